@@ -32,6 +32,11 @@ class Diverged(UnalikeError):
         self.round, self.clients = round, clients
 
 
+class Withheld(UnalikeError):
+    """Raised in place of an error that may quote a client's own numbers: this text may leave the client, its cause is
+    for the owner's terminal."""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of another library's error without its full stop, or the error's type where it has no
     message."""

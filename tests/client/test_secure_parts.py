@@ -7,7 +7,7 @@ import torch
 from small import refused
 
 from unalike.channel import SecureSum
-from unalike.client.secure import PRESENT, SecureClient, as_bytes, bound, bound_at_client, plan_digest
+from unalike.client.secure import PRESENT, SecureClient, as_bytes, bound, bound_at_client, identity, plan_digest
 from unalike.crypto.secure_sum import RunKey
 from unalike.messages import wire
 
@@ -55,22 +55,32 @@ class Signer:
         return b"own" if public is None else public.strip().encode()
 
 
+def people(names, own="own"):
+    """The identities in a request for shares."""
+    known = [identity(Signer(), name) for name in (own, *names)]
+    return as_bytes(b"".join(known)).view(-1, 32)
+
+
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("keys", "words", "said"),
     [
-        ("a b c", None), ("a a c", "the same key"), ("a b own", "the same key"),
-        ("a x c", "Client 2 had another key before"),
+        ("a b c", None, "a b c"), ("a a c", "does not say who takes part", "a a c"),
+        ("a b own", "does not say who takes part", "a b own"), ("a a c", "not who the server says", "a b c"),
+        ("a b own", "not who the server says", "a b c"), ("a b c", "not who the server says", "a b d"),
+        ("a x c", "Client 2 had another key before", "a x c"),
     ],
 )  # fmt: skip
-def test_one_client_cannot_be_many(keys, words):
+def test_one_client_cannot_be_many_or_pass_for_another(keys, words, said):
+    """keys: those that the server gives for clients 1 to 3; said: who it says they are."""
     client = SecureClient("r", 0, SecureSum(), signer=Signer())
     pairs = {k: RunKey() for k in range(1, 4)}
     public = b"".join([client._key.public, *(pair.public for pair in pairs.values())])
     parts = {"clients": torch.arange(4), "keys": as_bytes(public).view(-1, 32), "signatures": torch.zeros(4, 96).byte()}
 
-    def deal(names, attempt):
-        said = {str(k): f" {name}" for k, name in enumerate(names.split(), 1)}
-        return client._deal({"round": 0, "exchange": 0, "attempt": ATTEMPTS[attempt], "public": said}, parts)
+    def deal(names, attempt, known=None):
+        told = {str(k): f" {name}" for k, name in enumerate(names.split(), 1)}
+        about = {**parts, "identities": people((known or names).split())}
+        return client._deal({"round": 0, "exchange": 0, "attempt": ATTEMPTS[attempt], "public": told}, about)
 
     if words is None:
         assert deal(keys, "first").keys() == deal(keys, "second").keys()
@@ -79,7 +89,7 @@ def test_one_client_cannot_be_many(keys, words):
         deal("a b c", "first")
     for attempt in ("second", "third"):
         with refused(words):
-            deal(keys, attempt)
+            deal(keys, attempt, said)
 
 
 def test_a_signature_is_looked_at_once_and_again_for_another_run_key():
@@ -91,7 +101,7 @@ def test_a_signature_is_looked_at_once_and_again_for_another_run_key():
     def deal(attempt, signature=b""):
         keys = as_bytes(b"".join(public)).view(-1, 32)
         signatures = as_bytes(signature.ljust(96, b"\0") * 4).view(4, -1)
-        parts = {"clients": torch.arange(4), "keys": keys, "signatures": signatures}
+        parts = {"clients": torch.arange(4), "keys": keys, "signatures": signatures, "identities": people("abc")}
         return client._deal({"round": 0, "exchange": 0, "attempt": ATTEMPTS[attempt], "public": names}, parts)
 
     deal("first")
@@ -121,18 +131,19 @@ def test_two_sums_are_over_the_same_clients_or_differ_by_many_on_which_all_agree
     who came, others may have been told another list."""
     client = SecureClient("r", 0, SecureSum(agree=agreed), signer=Signer())
     client._when = (0, 0)
-    client._open_once([0, 1, 2, 3])
+    client._open_once(map(bytes, [[0], [1], [2], [3]]))
     if fits:
-        client._open_once(second)
+        client._open_once(bytes([k]) for k in second)
     else:
         with refused("whose difference"):
-            client._open_once(second)
+            client._open_once(bytes([k]) for k in second)
 
 
 @pytest.mark.parametrize("attempt", [None, 1, "first", "\ud800" * 16, "0" * 15, "0" * 17])
 def test_an_attempt_is_sixteen_digits(attempt):
     client = SecureClient("r", 0, SecureSum())
     parts = {"clients": torch.arange(3), "keys": torch.zeros(3, 32).byte(), "signatures": torch.zeros(3, 96).byte()}
+    parts["identities"] = parts["keys"]
     with refused("must say which attempt it is"):
         client._deal({"round": 0, "exchange": 0, "attempt": attempt}, parts)
 

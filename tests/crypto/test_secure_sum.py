@@ -216,7 +216,14 @@ def wrong_shares(shares):
 def test_one_wrong_share_is_found_and_the_sum_is_right():
     federation = Federation(threshold=4, liars={"open": {2: wrong_shares}})
     assert federation.run().tolist() == federation.right()
-    assert federation.server.liars == {2}
+    assert federation.server.misfits.keys() == {2}
+
+
+def test_of_a_wrong_share_who_gave_and_who_dealt_it_are_named():
+    """Nobody but these two can know which of them changed it."""
+    federation = Federation(threshold=4, liars={"open": {2: lambda shares: shares | {4: spoilt(shares[4])}}})
+    assert federation.run().tolist() == federation.right()
+    assert federation.server.misfits == {2: 4}
 
 
 def test_wrong_shares_of_too_many_are_void():

@@ -9,6 +9,7 @@ from test_secure_between import Counting, OtherPlans, at, first_time, idle, sett
 import unalike as ua
 from unalike.channel.stages.encrypted import Paillier
 from unalike.client.secure import as_bytes
+from unalike.client.settled import Settled
 from unalike.crypto.common_key import CommonKey
 from unalike.crypto.encrypted_sum import Vector
 from unalike.engines.encrypted import EncryptedSums
@@ -160,7 +161,8 @@ def test_a_client_without_the_run_s_key_refuses_the_plan(channel, key, words, ma
 def test_a_client_with_a_copy_of_another_s_state_folder_is_left_out(make):
     """Both would vote under one identity."""
     people, said = make(), []
-    people[3]._settled = people[1]._settled
+    people[3]._settled = Settled()
+    people[3]._settled.identity = people[1]._settled.identity
     done = served(run_of(evaluate_clients="none"), Direct(people), said)
     assert any("site-3" in line and "the same client as client 1: each needs a state folder" in line for line in said)
     assert done.history[0]["lost"] == 1
@@ -272,7 +274,7 @@ def test_clients_that_all_come_back_with_another_key_have_their_sum(keys):
     other = CommonKey.new("paillier", 1024)
     for key in (keys[PAILLIER], other):
         public = key.paillier().public.to_bytes()
-        sums._forget()
+        sums._asked_again([])
         sums.keys = {k: (key.fingerprint, public) for k in range(3)}
         assert sums._group([0, 1, 2])[1].key.to_bytes() == public
 

@@ -21,17 +21,24 @@ from unalike.network.seal import Keyring
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    """Signing keys of four clients, and the folder of their public halves."""
-    folder = tmp_path_factory.mktemp("keys")
-    return [keys.make_node(folder / f"client-{k}") for k in range(4)]
+    return signing_keys(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture
 def people(tmp_path, pairs, monkeypatch):
+    return four_clients(tmp_path, pairs, monkeypatch)
+
+
+def signing_keys(folder):
+    """Signing keys of four clients, and the folder of their public halves."""
+    return [keys.make_node(folder / f"client-{k}") for k in range(4)]
+
+
+def four_clients(folder, pairs, monkeypatch):
     fed, rules = data(), Policy.open(methods=tuple(ua.METHODS), repeatable=True)
     public = {name: file.read_bytes() for name, file in zip(KEYS, pairs, strict=True)}
     monkeypatch.setattr("test_network_messages.KEYS", public)
-    return [person(fed, k, tmp_path, rules, pairs) for k in range(4)]
+    return [person(fed, k, folder, rules, pairs) for k in range(4)]
 
 
 def person(fed, k, folder, rules, pairs):
@@ -237,8 +244,8 @@ def spoilt(part):
 
 
 LIES = {
-    "another key": ("key", "key", "not signed by it"),
-    "another signature": ("key", "signature", "not signed by it"),
+    "another key": ("key", "key", "the key for this run is not signed by it"),
+    "another signature": ("key", "signature", "the key for this run is not signed by it"),
     "spoilt seals": ("deal", "sealed", "cannot be opened"),
     "a wrong signature": ("agree", "signature", None),
     "a wrong share": ("open", "shares", "did not fit"),
@@ -503,7 +510,7 @@ def test_a_sum_that_is_asked_for_again_is_from_the_same_state(people):
 
     said = []
     done = served(settings_of("scaffold", rounds=2, evaluate_clients="none"), Lying(people), said)
-    assert any("site-2" in line and "counts on another state of this client than before" in line for line in said)
+    assert any("site-2" in line and "from another state of this client than before" in line for line in said)
     assert [line.get("lost", 0) for line in done.history] == [0, 1]
 
 

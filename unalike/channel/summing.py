@@ -28,6 +28,10 @@ LOSS, TRAINED, SAMPLES, COUNT, EXTRA = ":loss", ":trained", ":samples", ":count"
 TAG = ":tag "  # and its place: numbers that only clients make and look at, zero in a simulation
 
 
+class BeyondLimit(UnalikeError):
+    """Raised when a number of a reply does not fit into its slot; the message quotes it."""
+
+
 @dc.dataclass(frozen=True)
 class Slot:
     """A part of a sum. count: number of values; bits: of a client's code; unit: the value of a code of 1; at: the
@@ -181,7 +185,7 @@ class Summing:
             codes = values.double().div(slot.unit).round_().to(torch.int64)
         most = (1 << (slot.bits - 1)) - 1
         if codes.numel() and int(codes.abs().max()) > most:
-            raise UnalikeError(
+            raise BeyondLimit(
                 f"{self.stage.name}: {slot.name.strip(':')!r} goes to {float(values.abs().max()):g}, beyond "
                 f"{most * slot.unit:g}: give {self.stage.name} a larger limit."
             )

@@ -94,9 +94,9 @@ class EncryptedClient(HidingClient):
 
     def clients(self, when: tuple[int, int], parts: Parts) -> int:
         present = numbers(parts, PRESENT)
-        if self.client not in present or len(present) < self.least:
+        if self.client not in present or len(present) < self.wanted:
             raise UnalikeError(
-                f"{len(present)} clients are to take part in a sum; this client wants to be one of {self.least}."
+                f"{len(present)} clients are to take part in a sum; this client wants to be one of {self.wanted}."
             )
         return len(present)
 
@@ -113,6 +113,10 @@ class EncryptedClient(HidingClient):
         hidden = {f"{MASKED}{bits}": self._encrypted(some, bits, clients) for bits, some in vectors.items()}
         return {**hidden, WHO: as_bytes(reply.to_bytes())}
 
+    def reply_from(self, when: tuple[int, int], state: bytes) -> None:
+        """Refuse another state as in every hidden sum, also after this client was started again."""
+        self.settled.reply_from((self.run, *when), state)
+
     def _encrypted(self, codes: np.ndarray, bits: int, clients: int) -> Tensor:
         return as_bytes(self.opener.encrypted(codes, Vector(len(codes), bits - ring.carry_bits(clients), clients)))
 
@@ -121,7 +125,7 @@ class EncryptedClient(HidingClient):
         vote too: the record is on its disk, and whoever opens the sum sees that the reply is its own."""
         when, came = (whole(header, "round"), whole(header, "exchange")), _replies(parts)
         name = octets(parts, "label", KEY)
-        if self.settled.identity not in {reply.identity for reply in came} or len(came) < self.least:
+        if self.settled.identity not in {reply.identity for reply in came} or len(came) < self.wanted:
             raise _impossible()
         statement = self._settle(when, name, came)
         return {"vote": as_bytes(votes.vote(self.key.secret, statement, self.settled.identity))}
@@ -142,7 +146,7 @@ class EncryptedClient(HidingClient):
                 "opens no sum of it."
             )
         who = [reply.client for reply in came]
-        if not answered.present >= {*who} or answered.reply not in came or len(came) < self.least:
+        if not answered.present >= {*who} or answered.reply not in came or len(came) < self.wanted:
             raise _impossible()
         if self._wrong.get(when, 0) >= TRIES:
             raise UnalikeError(
@@ -150,7 +154,7 @@ class EncryptedClient(HidingClient):
             )
         self._check_votes(self._settle(when, answered.label, came), came, parts)
         sums = self._sums_of(answered, parts, came)
-        self._open_once(who)
+        self._open_once(reply.identity for reply in came)
         lost = len(answered.present) - len(came)
         self.say(f"round {when[0] + 1}: opened the sum of {len(came)} clients, {lost} lost")
         return {

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import functools
+import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,14 +19,15 @@ from torch import Tensor
 
 from unalike.channel.channel import Channel, shared_draws
 from unalike.channel.stage import Way
-from unalike.channel.summing import Summing
+from unalike.channel.summing import BeyondLimit, Summing
 from unalike.channel.travel import packed
 from unalike.client.job import Job
 from unalike.client.one_client import OneClient
 from unalike.client.secure import ABOUT, HidingClient, bound_at_client
 from unalike.client.state_on_disk import CHANNEL, REPLY, REQUEST, ROUND, StateFolder
 from unalike.contract import LOSS, Call, Evaluate, Fields
-from unalike.errors import Diverged, UnalikeError
+from unalike.data.columns import digest, samples_hash
+from unalike.errors import Diverged, UnalikeError, Withheld
 from unalike.messages import wire
 from unalike.messages.check import asked_call, check_fields, check_reply, reply_fields, take_told
 from unalike.messages.request import Asked, asked
@@ -81,18 +85,19 @@ class Node:
         header, networked = request.header, "acknowledged" in request.header
         hides = self.job.channel is not None and self.job.channel.hides
         asked = bound_at_client(request.parts, self.job.method.own_rows, self.plan) if hides else b""
-        if networked and self.secure is not None:
-            self.secure.reply_from((call.round, call.exchange), header["acknowledged"])
         if networked:
             self.state.settle(header["acknowledged"])
         self.state.begin(call.round, call.exchange)
         state, first = self.state.read()
-        kept, sent, loss = self._run(call, tensors, state, first)
+        if networked and self.secure is not None:
+            self.secure.reply_from((call.round, call.exchange), self._stands_for(state, first))
+        with _withholding(hides and networked):
+            kept, sent, loss = self._run(call, tensors, state, first)
         # only declared fields, in their declared shapes, may leave
         fields, (task, method) = reply_fields(self.job.method, self.job.task), (self.job.task, self.job.method)
         check_reply({name: value[None] for name, value in sent.items()}, fields, task, method, str(call.function))
         if hides:
-            sent, errors = self._summed(call, sent, state, loss, asked, dealt)
+            sent, errors = self._summed(call, sent, state, loss, asked, dealt, networked)
         else:
             sent, errors = self._through(call, sent, state)
         sent, keys = self._sealed(header, call, sent)
@@ -116,6 +121,19 @@ class Node:
         answer = {name: header[name] for name in ("run", "round", "at")}
         return wire.encode({"kind": "reply", **answer, "wrapped": out}, {})
 
+    def _stands_for(self, state: dict[str, Tensor], first: bool) -> bytes:
+        """Return a hash of the state that a reply is made from, and of the samples."""
+        sha = hashlib.sha256(self._samples + bytes([first]))
+        for name in sorted(state):
+            sha.update(f"{name} {state[name].dtype} {list(state[name].shape)} ".encode())
+            digest(sha, state[name].reshape(-1))
+        return sha.digest()
+
+    @functools.cached_property
+    def _samples(self) -> bytes:
+        """Return a hash of the training samples."""
+        return samples_hash(self.job.data.train.of(self.client))
+
     def _through(
         self, call: Call, sent: dict[str, Tensor], state: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -134,6 +152,7 @@ class Node:
         loss: float,
         asked: bytes,
         dealt: dict[str, Tensor],
+        networked: bool,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Pass a reply through a channel that leaves the server only sums; return the hidden vectors, and the state
         that its stages keep here.
@@ -147,10 +166,13 @@ class Node:
         when, samples = (call.round, call.exchange), np.array([job.data.train.sizes[self.client]])
         common = shared_draws(job.seed, *when)
         summing = Summing(channel, job.summed_fields, job.method, common, call.told, secure.clients(when, dealt))
-        up = summing.weighed({n: v[None] for n, v in sent.items() if n not in sealed}, samples)
-        way = self._way(call, up, state, channel)
-        slots = summing.slots({name: rows[0] for name, rows in up.items()})
-        codes = summing.codes(slots, up, way, np.array([loss]), samples)
+        if networked and samples[0] > summing.largest:
+            raise UnalikeError("The request says that all clients have fewer samples than this one.")
+        with _withholding(networked):
+            up = summing.weighed({n: v[None] for n, v in sent.items() if n not in sealed}, samples)
+            way = self._way(call, up, state, channel)
+            slots = summing.slots({name: rows[0] for name, rows in up.items()})
+            codes = summing.codes(slots, up, way, np.array([loss]), samples)
         out = secure.hidden(when, asked, dealt, slots, codes)
         return {**out, **sealed}, {CHANNEL + name: value[0] for name, value in way.kept.items()}
 
@@ -238,6 +260,22 @@ class Node:
             answer |= {"batches": self.one_client.batches if trained else 0}
             sent = sent if math.isnan(loss) else {**sent, LOSS: torch.tensor(loss, dtype=torch.float64)}
         return _encoded(answer, sent)
+
+
+@contextmanager
+def _withholding(withhold: bool) -> Iterator[None]:
+    """Keep the words of errors that are about this client's own numbers: to a server that gets sums alone, one that
+    quoted its loss or its largest change would tell more than any reply."""
+    try:
+        yield
+    except Diverged:  # names no number
+        raise
+    except UnalikeError as error:
+        if not withhold:
+            raise
+        beyond = isinstance(error, BeyondLimit)
+        why = "a number of its reply is beyond the limit of the run's channel" if beyond else "its reply cannot be made"
+        raise Withheld(f"{why}; its own log says more.") from error
 
 
 def _encoded(header: dict[str, Any], sent: dict[str, Tensor]) -> bytes:

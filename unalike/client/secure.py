@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,19 +35,23 @@ ATTEMPTS = re.compile("[0-9a-f]{16}")
 Parts = Mapping[str, Tensor]
 
 
-class Signer(Protocol):
+class Verifier(Protocol):
+    """Public keys (`unalike.network.seal.PublicKeys`)."""
+
+    def verify(self, public: str, data: bytes, signature: bytes) -> bool:
+        """Return whether the owner of a public key signed these bytes; refuse a key that is not accepted."""
+        ...
+
+    def point(self, public: str | None = None) -> bytes:
+        """Return what a public key stands for, however it is written; a signer's own without one."""
+        ...
+
+
+class Signer(Verifier, Protocol):
     """A client's signing key, and the public keys that it accepts of others (`unalike.network.seal.Keyring`)."""
 
     def sign(self, data: bytes) -> bytes:
         """Return a signature of 96 bytes."""
-        ...
-
-    def verify(self, public: str, data: bytes, signature: bytes) -> bool:
-        """Return whether the owner of a public key signed these bytes; refuse a key that this client was not given."""
-        ...
-
-    def point(self, public: str | None = None) -> bytes:
-        """Return what a public key stands for, however it is written; this client's own without one."""
         ...
 
 
@@ -59,6 +63,11 @@ def label(run: str, round: int, exchange: int, attempt: str) -> bytes:
 def key_statement(run: str, client: int, key: bytes) -> bytes:
     """Return the statement that a client signs about its key for a run."""
     return f"unalike secure sum, key of client {client} in run {run}: ".encode() + key
+
+
+def identity(keys: Verifier, public: str | None = None) -> bytes:
+    """Return who the owner of a public key is, whatever number it has in a run; the signer itself without one."""
+    return hashlib.sha256(b"unalike secure sum, identity " + keys.point(public)).digest()
 
 
 def bound(parts: Sequence[bytes], plan: bytes = b"") -> bytes:
@@ -109,15 +118,17 @@ class HidingClient:
         self, run: str, client: int, stage: Summed, shares: int = 0, say: Callable[[str], None] = lambda text: None
     ):
         self.run, self.client, self.say, self.least = run, client, say, max(stage.least, shares)
+        self.wanted = self.least  # fewest clients of a sum that this client takes part in; its owner may want more
         self.rules = client, stage, shares
         self.tags = stage.tags
         self.population = MOST  # the clients of the run
         self._when = (-2, -1)
-        self._sums: dict[tuple[int, int], set[frozenset[int]]] = {}  # the sums that it has opened, by exchange
+        # the sums that it has opened, by exchange: whose replies were in them, by identity, since numbers may change
+        self._sums: dict[tuple[int, int], set[frozenset[bytes]]] = {}
         self._centers: dict[str, bytes] | None = None  # in a preparation: what its sums are taken about
-        self._about: dict[tuple[frozenset[int], str], bytes] = {}  # the same of sums that it has opened
+        self._about: dict[tuple[frozenset[bytes], str], bytes] = {}  # the same of sums that it has opened
         self._wrong: dict[tuple[int, int], int] = {}  # sums to be opened that were none, by exchange
-        self._states: dict[tuple[int, int], int | None] = {}  # the state that it replied from, by exchange
+        self._states: dict[tuple[int, int], bytes] = {}  # a hash of the state that it replied from, by exchange
 
     @property
     def _stages(self) -> dict[str, Callable[[dict[str, Any], Parts], dict[str, Tensor]]]:
@@ -142,13 +153,13 @@ class HidingClient:
         alike (`bound`); parts: of the request, about the sum."""
         raise NotImplementedError
 
-    def reply_from(self, when: tuple[int, int], acknowledged: int | None) -> None:
-        """Refuse a second reply in one exchange from another state, that of another round: where all others' replies
-        are the same again, the difference of two sums would tell what this client keeps."""
-        if self._states.setdefault(when, acknowledged) != acknowledged:
+    def reply_from(self, when: tuple[int, int], state: bytes) -> None:
+        """Refuse a second reply in one exchange from another state: where all others' replies are the same again, the
+        difference of two sums would tell what this client keeps. state: a hash of it, and of the samples."""
+        if self._states.setdefault(when, state) != state:
             raise UnalikeError(
-                f"The server asks for round {when[0] + 1} again, and counts on another state of this client than "
-                "before: refused. If you know why it has to, start this client again."
+                f"The server asks for round {when[0] + 1} again, from another state of this client than before: "
+                "refused. If you know why it has to, start this client again."
             )
 
     @property
@@ -170,18 +181,19 @@ class HidingClient:
         """Return the exchange under which a sum is recorded: all of a preparation are one."""
         return when if self._centers is None else (0, 0)
 
-    def _open_once(self, came: Sequence[int]) -> None:
-        """Record that the sum over these clients is opened. Refuse a second sum of one exchange over other clients:
-        this client's answer is the same in both, and their difference would reveal a few. A server that was killed may
-        ask for the same sum again; and where clients agree on who came, once for one that differs by enough clients.
-        (Else each client may be told another list, and what differs in each may be one client in all.)"""
+    def _open_once(self, came: Iterable[bytes]) -> None:
+        """Record that the sum over these clients, by identity, is opened. Refuse a second sum of one exchange over
+        other clients: this client's answer is the same in both, and their difference would reveal a few. A server that
+        was killed may ask for the same sum again; and where clients agree on who came, once for one that differs by
+        enough clients. (Else each client may be told another list, and what differs in each may be one client in
+        all.)"""
         found, exchange = frozenset(came), self._exchange(self._when)
         before = self._sums.setdefault(exchange, set()) - {found}
         # each side for itself: who is only in one sum may work with the server, and take itself out
         sides = [side for other in before for side in (found - other, other - found)]
         centers = {(found, name): value for name, value in (self._centers or {}).items()}
         moved = any(self._about.get(key, value) != value for key, value in centers.items())
-        others = len(before) > (1 if self._agreed else 0) or any(0 < len(side) < self.least for side in sides)
+        others = len(before) > (1 if self._agreed else 0) or any(0 < len(side) < self.wanted for side in sides)
         if others or moved:
             raise UnalikeError(
                 f"The server asks for a second sum of round {self._when[0] + 1} over other clients, whose difference "
@@ -207,7 +219,7 @@ class SecureClient(HidingClient):
         super().__init__(run, client, stage, shares, say)
         self.stage, self.signer = stage, signer
         self._key = RunKey()
-        self._verified: set[tuple[str, bytes]] = set()
+        self._verified: set[tuple[str, bytes, bytes]] = set()
         self._public: dict[int, str] = {}  # the others' signing keys
         self._points: dict[int, bytes] = {}  # and what they stand for
         self._member: Member | None = None
@@ -240,13 +252,15 @@ class SecureClient(HidingClient):
         if clients[-1] >= self.population:
             raise UnalikeError(f"Client {clients[-1]} is to take part in a sum of {self.population} clients.")
         keys = dict(zip(clients, rows(parts, "keys", len(clients), KEY), strict=True))
-        if len(clients) < self.least:
-            raise UnalikeError(f"{len(clients)} clients are to take part in a sum; this client wants {self.least}.")
+        identities = dict(zip(clients, rows(parts, "identities", len(clients), KEY), strict=True))
+        if len(clients) < self.wanted:
+            raise UnalikeError(f"{len(clients)} clients are to take part in a sum; this client wants {self.wanted}.")
         when, attempt = (whole(header, "round"), whole(header, "exchange")), header.get("attempt")
         if not isinstance(attempt, str) or not ATTEMPTS.fullmatch(attempt):
             raise UnalikeError("A message about a secure sum must say which attempt it is.")
         name = label(self.run, *when, attempt)
-        group = Group(name, keys, self.stage.degree(len(clients)), self.stage.opening(len(clients)))
+        degree, opening = self.stage.degree(len(clients)), self.stage.opening(len(clients))
+        group = Group(name, keys, degree, opening, identities)
         if self._member is not None and self._member.group.digest == group.digest:
             return self._dealt  # asked again: same answer
         member = Member(self.client, self._key, group)
@@ -260,23 +274,29 @@ class SecureClient(HidingClient):
 
     def _check_keys(self, header: dict[str, Any], member: Member, signatures: Mapping[int, bytes]) -> None:
         """Refuse a neighbour's key unless it is signed with a signing key that this client accepts, which nobody else
-        has, and which is the same during the run: one client that works with the server must not be many."""
+        has, which is the same during the run, and from which its identity is: one client that works with the server
+        must not be many, and none must pass for another."""
         if self.signer is None:
             return
+        identities = member.group.identities
+        if identities.get(self.client) != identity(self.signer) or len({*identities.values()}) < len(identities):
+            raise UnalikeError("The server does not say who takes part in a sum: it is not to be trusted.")
         public = header.get("public")
         for other in member.neighbours:
             text = public.get(str(other)) if isinstance(public, dict) else None
             if not isinstance(text, str) or len(text) > 1000:
                 raise UnalikeError(f"The server does not say whose key client {other}'s is.")
             key = member.group.keys[other]
-            if self._public.get(other) == text and (text, key) in self._verified:
+            if self._public.get(other) == text and (text, key, identities[other]) in self._verified:
                 continue  # as in the sum before
             if not self._verify(text, other, self._statement(other, key), signatures[other]):
                 raise UnalikeError(f"The key of client {other} is not signed by it: this server is not to be trusted.")
             point = self.signer.point(text)
             if point != self._points.setdefault(other, point):
                 raise UnalikeError(f"Client {other} had another key before: this server is not to be trusted.")
-            self._verified.add((text, key))
+            if identities[other] != identity(self.signer, text):
+                raise UnalikeError(f"Client {other} is not who the server says: it is not to be trusted.")
+            self._verified.add((text, key, identities[other]))
             self._public[other] = text
         points = [self.signer.point(), *(self._points[other] for other in member.neighbours)]
         if len({*points}) < len(points):
@@ -331,8 +351,8 @@ class SecureClient(HidingClient):
         if self._agreed and self.signer is not None:
             signatures = dict(zip(came, rows(parts, "signatures", len(came)), strict=True))
             member.check_agreed(came, signatures, self._signed)
-        shares = member.open(came, self.least)
-        self._open_once(came)
+        shares = member.open(came, self.wanted)
+        self._open_once(member.group.identities[client] for client in came)
         lost = len(member.group.keys) - len(came)
         self.say(f"round {self._when[0] + 1}: opened the sum of {len(came)} clients, {lost} lost")
         return {"shares": as_bytes(b"".join(shares[v] for v in sorted(shares))).view(len(shares), -1)}

@@ -1,4 +1,5 @@
-"""The clients whose sum a client has agreed to, exchange by exchange: on its disk before its vote leaves.
+"""The clients whose sum a client has agreed to, and the state that it replied from, exchange by exchange: on its disk
+before its reply or its vote leaves.
 
 A restarted client must not vote for a second sum, so the file is never made shorter, and outlives the runs in it.
 """
@@ -32,6 +33,7 @@ class Settled:
         self._clients: dict[Exchange, str] = {}  # a hash of the identities in the sum
         self._lists: dict[tuple[Exchange, str], str] = {}  # by label too: a hash of the list of replies
         self._abouts: dict[Exchange, str] = {}
+        self._states: dict[Exchange, str] = {}  # a hash of the state that this client replied from
         lines = [] if file is None else self._read(file)
         for line in lines[1:]:
             self._take(line)
@@ -49,19 +51,40 @@ class Settled:
         others = self._clients.get(exchange, clients) != clients
         moved = bool(about) and self._abouts.get(exchange, about.hex()) != about.hex()
         if others or moved or self._lists.get(one, listed) != listed:
-            way = "" if self.file is None else f" If you know why it has to, stop this client and remove {self.file}."
             raise UnalikeError(
                 f"This client has agreed to a sum of round {exchange[1] + 1}. The server asks for a second sum of it, "
-                f"over other {'clients' if others else 'replies'}, whose difference would tell too much: refused.{way}"
+                f"over other {'clients' if others else 'replies'}, whose difference would tell too much: refused."
+                + self.way_out
             )
         if one not in self._lists:
-            where = dict(zip(("run", "round", "exchange"), exchange, strict=True))
-            line = {**where, "label": one[1], "clients": clients, "list": listed, "about": about.hex()}
-            self._append(line)
-            self._take(line)
+            self._note(exchange, {"label": one[1], "clients": clients, "list": listed, "about": about.hex()})
+
+    def reply_from(self, exchange: Exchange, state: bytes) -> None:
+        """Record the state from which this client replies in an exchange. Refuse another one than before, as the
+        difference of two sums would tell what has changed. state: a hash of it, and of the samples."""
+        if self._states.get(exchange, state.hex()) != state.hex():
+            raise UnalikeError(
+                f"The server asks for round {exchange[1] + 1} again, from another state of this client, or from other "
+                f"samples, than before: refused.{self.way_out}"
+            )
+        if exchange not in self._states:
+            self._note(exchange, {"state": state.hex()})
+
+    @property
+    def way_out(self) -> str:
+        """Return what an owner who knows better can do, to be added to a refusal."""
+        return "" if self.file is None else f" If you know why it has to, stop this client and remove {self.file}."
+
+    def _note(self, exchange: Exchange, what: dict[str, str]) -> None:
+        line = {**dict(zip(("run", "round", "exchange"), exchange, strict=True)), **what}
+        self._append(line)
+        self._take(line)
 
     def _take(self, line: dict[str, Any]) -> None:
         exchange = line["run"], line["round"], line["exchange"]
+        if "state" in line:
+            self._states[exchange] = line["state"]
+            return
         self._clients[exchange] = line["clients"]
         self._lists[exchange, line["label"]] = line["list"]
         self._abouts |= {exchange: line["about"]} if line["about"] else {}

@@ -44,6 +44,14 @@ class Void(UnalikeError):
     """Raised when the sum cannot be opened; nothing about any client was learnt."""
 
 
+class Blamed(UnalikeError):
+    """Raised at a client when what another one sent cannot be used; `client` is its number."""
+
+    def __init__(self, message: str, client: int):
+        super().__init__(message)
+        self.client = client
+
+
 class RunKey:
     """A client's X25519 key for sealing shares, one per run. If it leaks later, recorded messages of this run can be
     opened, and of no other."""
@@ -67,13 +75,14 @@ class Group:
     """The clients that may take part in one sum, and its rules: both ends must have the same.
 
     label: of the sum (run, round, exchange); keys: the public run keys, by client; degree: number of neighbours of
-    each; threshold: how many of them open a secret.
+    each; threshold: how many of them open a secret; identities: who each client is, from one sum and run to the next.
     """
 
     label: bytes
     keys: Mapping[int, bytes]
     degree: int
     threshold: int
+    identities: Mapping[int, bytes] = dc.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 1 <= self.threshold <= self.degree:
@@ -83,7 +92,8 @@ class Group:
     def digest(self) -> bytes:
         """Return a hash of everything in the group."""
         rules = repr((self.label, self.degree, self.threshold)).encode()
-        return hashlib.sha256(rules + b"".join(_number(c) + self.keys[c] for c in sorted(self.keys))).digest()
+        about = (_number(c) + self.keys[c] + self.identities.get(c, b"") for c in sorted(self.keys))
+        return hashlib.sha256(rules + b"".join(about)).digest()
 
     @functools.cached_property
     def lattice(self) -> Lattice:
@@ -162,8 +172,8 @@ class Member:
         except (InvalidTag, ValueError):
             content = b""
         if len(content) != CONTENT:
-            raise UnalikeError(
-                f"What client {other} dealt cannot be opened: it, or the server, did not keep the rules."
+            raise Blamed(
+                f"What client {other} dealt cannot be opened: it, or the server, did not keep the rules.", other
             )
         return content[: shamir.BYTES], content[shamir.BYTES : -KEY], content[-KEY:]
 
@@ -228,8 +238,8 @@ class Collector:
         self.group, self.request = group, request
         self.dealt: dict[int, Dealt] = {}
         self.came: list[int] = []
-        # clients whose shares did not fit the others'
-        self.liars: set[int] = set()
+        # clients whose share of another's secret did not fit, each with that other one
+        self.misfits: dict[int, int] = {}
         self._totals: list[np.ndarray] = []
         self._given: dict[int, Mapping[int, bytes]] = {}  # shares by who gave them, then by the client that they open
 
@@ -317,7 +327,8 @@ class Collector:
             some = [v for v in givers if v != left_out][:needed]
             found = shamir.combine({v + 1: int.from_bytes(self._given[v][client], "big") for v in some})
             if len(some) == needed and found < 1 << 256 and self._is_right(client, found.to_bytes(KEY, "big"), came):
-                self.liars |= set() if left_out is None else {left_out}
+                if left_out is not None:
+                    self.misfits[left_out] = client
                 return found.to_bytes(KEY, "big")
         raise Void(
             f"The shares of client {client}'s {what} do not fit each other: the sum is void, nothing was learnt."

@@ -5,7 +5,8 @@ Nothing here loops over clients in Python, except `stack`, whose caller gives on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,15 @@ def digest(sha: Any, tensor: torch.Tensor) -> None:
     """Feed the tensor's bytes to a hash."""
     for chunk in chunks(tensor):
         sha.update(chunk.contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+
+
+def samples_hash(parts: Iterable[torch.Tensor]) -> bytes:
+    """Return a hash of samples, given as their columns."""
+    sha = hashlib.sha256()
+    for tensor in parts:
+        sha.update(f"{tensor.dtype} {list(tensor.shape)} ".encode())
+        digest(sha, tensor)
+    return sha.digest()
 
 
 def first_bad_row(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) -> int | None:

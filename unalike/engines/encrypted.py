@@ -84,8 +84,9 @@ class EncryptedSums(HiddenSums):
         openers = [*shuffled([*votes]), *shuffled([client for client in order if client not in votes])]
         return self._opened(wire.encode({**header, "stage": "open"}, parts), openers, sizes)
 
-    def _forget(self) -> None:
+    def _asked_again(self, ids: list[int]) -> list[int]:
         self.keys.clear()
+        return ids
 
     def _group(self, ids: list[int]) -> tuple[list[int], Adder]:
         """Return those who have the same key as most, and what adds under it."""

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from unalike.client import ClientStore, Job, Rehearsal, Shapes
+from unalike.client.secure import Verifier
 from unalike.contract.architectures import Architectures, remaining
 from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.data.remote import RemoteFederation
@@ -54,6 +55,11 @@ class Remote(Protocol):
     terms: bytes  # a hash of the plan that all have got
     limits: Any  # `unalike.network.limits.Limits`
     times: Any  # `unalike.network.profile.Times`
+
+    @property
+    def keys(self) -> Verifier | None:
+        """What looks at these keys."""
+        ...
 
     def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Generator[tuple[int, bytes], None, None]:
         """Yield the answers that come in time, as they come."""

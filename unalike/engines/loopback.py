@@ -61,7 +61,7 @@ class Loopback(Engine):
 
     # ---- secure sums
 
-    run, public, terms = "loopback", list[str](), b""
+    run, public, terms, keys = "loopback", list[str](), b"", None
 
     def _secure(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         shared = wire.encode(request_header(self.job.method, call), {**call.shared, **told_parts(call)})

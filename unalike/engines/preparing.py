@@ -99,7 +99,7 @@ def _read(client: int, answer: bytes) -> tuple[Outcome, dict[str, Tensor]]:
 class _InProcess:
     """The clients of a federation in this process, each with its own secrets."""
 
-    run, public, terms = RUN, list[str](), b""
+    run, public, terms, keys = RUN, list[str](), b"", None
 
     def __init__(self, data: Federation, stage: Summed):
         key = new_common_key(stage)

@@ -16,9 +16,22 @@ from torch import Tensor
 
 from unalike.channel.stages.secure_sum import SIGNATURE, SecureSum, Summed
 from unalike.channel.summing import Slot, grouped, parted
-from unalike.client.secure import MASKED, PRESENT, SHARES, as_bytes, bound, label, octets, rows
+from unalike.client.secure import (
+    MASKED,
+    PRESENT,
+    SHARES,
+    Verifier,
+    as_bytes,
+    bound,
+    identity,
+    key_statement,
+    label,
+    octets,
+    rows,
+)
 from unalike.contract.call import Outcome
 from unalike.crypto import ring
+from unalike.crypto.masks import agreement
 from unalike.crypto.secure_sum import KEY, SEALED, Collector, Dealt, Group, Void
 from unalike.crypto.shamir import BYTES
 from unalike.errors import UnalikeError
@@ -40,6 +53,11 @@ class Clients(Protocol):
     run: str
     public: list[str]  # their signing keys, by number; empty where nobody signs
     terms: bytes  # a hash of the run's plan (`plan_digest`), to which sums are bound; empty where there is none
+
+    @property
+    def keys(self) -> Verifier | None:
+        """What looks at these keys; None where nobody signs."""
+        ...
 
     def ask(self, requests: Requests) -> Iterable[tuple[int, bytes]]: ...
     def refuse(self, client: int, reason: str) -> None: ...
@@ -88,7 +106,7 @@ class HiddenSums:
             except Void as void:
                 if self._opening or not left:
                     raise
-                self._forget()
+                ids = self._asked_again(ids)
                 self.clients.again(str(void), least, ids)
         raise AssertionError("unreachable")
 
@@ -97,8 +115,9 @@ class HiddenSums:
     ) -> Collected:
         raise NotImplementedError
 
-    def _forget(self) -> None:
-        """Forget what clients told about themselves: some may have been restarted."""
+    def _asked_again(self, ids: list[int]) -> list[int]:
+        """Forget what clients told about themselves, as some may have been restarted; return who is asked again."""
+        raise NotImplementedError
 
     def _check_came(self, came: int, asked: int, least: int) -> None:
         """Refuse to open a sum over too few clients."""
@@ -149,6 +168,7 @@ class MaskedSums(HiddenSums):
         super().__init__(stage, clients, run, shares)
         self.stage = stage
         self.keys: dict[int, Key] = {}
+        self._blamed: dict[int, set[int]] = {}  # who says of whom that it did not keep the rules
 
     def _collected(
         self, when: When, ids: list[int], slots: Slots, asked: Requests, read: Read, least: int
@@ -166,14 +186,22 @@ class MaskedSums(HiddenSums):
             # it may have been restarted, with another key
             self.keys.pop(silent, None)
         totals = parted(found, len(group.keys), collector.total())
-        for liar in collector.liars:
+        for client, other in collector.misfits.items():
             self.clients.refuse(
-                liar, "its share of another client's secret did not fit; the sum was opened without it."
-            )
+                client, f"its share of client {other}'s secret did not fit, so one of the two did not keep the rules; "
+                "the sum was opened without it."
+            )  # fmt: skip
         return Collected(sorted(collector.came), replies, totals, found, len(group.keys))
 
-    def _forget(self) -> None:
+    def _asked_again(self, ids: list[int]) -> list[int]:
+        """Leave out whom most of its neighbours blame, too: nobody can add up with a client that deals nonsense."""
+        most, blamed = self.stage.degree(len(ids)) / 2, self._blamed
+        left_out = [client for client in ids if len(blamed.get(client, set()) - {client}) > most]
+        for client in left_out:
+            self.clients.refuse(client, f"{len(blamed[client])} clients cannot use what it dealt.")
         self.keys.clear()
+        self._blamed = {}
+        return [client for client in ids if client not in left_out]
 
     # ---- stages
 
@@ -184,14 +212,27 @@ class MaskedSums(HiddenSums):
         for client, parts in self._answers({c: (wire.encode(header, {}),) for c in missing}, "key"):
             with self._judging(client):
                 key, signature = octets(parts, "key", KEY), octets(parts, "signature", SIGNATURE)
+                self._check_key(client, key, signature)
                 self.keys[client] = Key(key, signature)
         there, attempt = [c for c in ids if c in self.keys], os.urandom(8).hex()
         try:
             degree, opening = self.stage.degree(len(there)), self.stage.opening(len(there))
         except UnalikeError as error:
             raise Void(f"{error} The sum is void, nothing was learnt.") from None
-        name = label(self.run, *when, attempt)
-        return Group(name, {c: self.keys[c].key for c in there}, degree, opening), attempt
+        name, keys = label(self.run, *when, attempt), {c: self.keys[c].key for c in there}
+        return Group(name, keys, degree, opening, {c: self._identity(c) for c in there}), attempt
+
+    def _check_key(self, client: int, key: bytes, signature: bytes) -> None:
+        """Refuse a key that the other clients would refuse."""
+        agreement(os.urandom(KEY), key)  # raises for a key that is none
+        public, keys = self.clients.public, self.clients.keys
+        if keys is not None and not keys.verify(public[client], key_statement(self.run, client, key), signature):
+            raise UnalikeError("the key for this run is not signed by it.")
+
+    def _identity(self, client: int) -> bytes:
+        """Return who a client is, in all sums and runs; its number where nobody signs."""
+        public, keys = self.clients.public, self.clients.keys
+        return client.to_bytes(KEY, "big") if keys is None else identity(keys, public[client])
 
     def _deal(self, collector: Collector, header: dict[str, Any]) -> None:
         """Let clients deal shares."""
@@ -201,6 +242,7 @@ class MaskedSums(HiddenSums):
             "clients": torch.tensor(clients),
             "keys": as_bytes(b"".join(group.keys[c] for c in clients)).view(-1, KEY),
             "signatures": in_rows(clients, {c: self.keys[c].signature for c in clients}, SIGNATURE),
+            "identities": in_rows(clients, group.identities, KEY),
         }
         shared = wire.encode({"kind": "sum", "stage": "deal", **header}, parts)
         requests = {client: (shared, self._names(group.lattice.of(client))) for client in clients}
@@ -222,12 +264,20 @@ class MaskedSums(HiddenSums):
         sizes = sizes_of(slots, len(collector.group.keys))
         for client, answer in self.clients.ask(requests):
             with self._judging(client):
+                self._note_blame(client, answer)
                 reply, parts = read(client, answer)
                 check_hidden(parts, sizes)
                 words = [ring.unpack(parts[f"{MASKED}{bits}"].numpy(), n, bits) for bits, n in sizes.items()]
                 collector.take_masked(client, words)
                 replies.append(reply)
         return replies
+
+    def _note_blame(self, client: int, answer: bytes) -> None:
+        """Note whom a client blames for that it cannot answer."""
+        header = wire.header_of(answer)
+        about = header.get("about")
+        if header.get("kind") == "error" and type(about) is int:
+            self._blamed.setdefault(about, set()).add(client)
 
     def _open(self, collector: Collector, header: dict[str, Any]) -> set[int]:
         """Let the clients that came give their shares, after they have agreed on who came if the run requires it;

@@ -29,7 +29,7 @@ def encode(header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
 
 def decode(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the header and tensors of a message; anything else gives one clear error."""
-    header = _header(data)
+    header = header_of(data)
     try:
         tensors = safetensors.torch.load(data)
     # safetensors, torch and Python each raise their own errors for malformed bytes
@@ -44,7 +44,8 @@ def payload(tensors: dict[str, Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-def _header(data: bytes) -> dict[str, Any]:
+def header_of(data: bytes) -> dict[str, Any]:
+    """Return the header of a message."""
     if len(data) < 8:
         raise UnalikeError(f"A message of {len(data)} bytes is too short to be one of unalike's.")
     (length,) = struct.unpack("<Q", data[:8])

@@ -32,13 +32,15 @@ from unalike.client.settled import Settled
 from unalike.client.state_on_disk import with_channel
 from unalike.contract import LOSS, Call
 from unalike.crypto.common_key import CommonKey
+from unalike.crypto.secure_sum import Blamed
+from unalike.data.columns import samples_hash
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.preparation import Preparation
 from unalike.data.public import Public
 from unalike.data.remote import alone
 from unalike.draws import Draws, SecretDraws
 from unalike.engines.preparing import BEGIN, RUN
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, Withheld
 from unalike.files import hold_alone, release, replace
 from unalike.messages import wire
 from unalike.messages.check import reply_fields
@@ -123,8 +125,9 @@ class Client:
             reply = ANSWERS[kind](self, request)
             again = kind == "request" and self._present(header).repeated
         except UnalikeError as error:
-            self.say(f"refused: {error}")
-            reply = wire.encode({"kind": "error", "reason": str(error)[:500]}, {})
+            self.say(f"refused: {(error.__cause__ or error) if isinstance(error, Withheld) else error}")
+            about = {"about": error.client} if isinstance(error, Blamed) else {}
+            reply = wire.encode({"kind": "error", "reason": str(error)[:500], **about}, {})
         except Exception as error:
             # for the client's own terminal: it may quote data
             self.say(traceback.format_exc())
@@ -174,11 +177,22 @@ class Client:
         self.policy.check_sums(None if hiding is None else self._preparing)
         self._confirm(sums_words(len(train.y), train.x[:1].numel(), hiding is not None))
         if hiding is not None:
+            self._check_same_samples()
             answer = hidden_sums_for(request, train, hiding)
         else:
             answer = sums_for(request.header, request.tensors, train)
         self.say("sums of the features, for preparing them")
         return answer
+
+    def _check_same_samples(self) -> None:
+        """Refuse sums over other samples than in an earlier preparation: the difference would tell what changed."""
+        try:
+            self._settled.reply_from((RUN, 0, 0), samples_hash(self.data.train.of(0)))
+        except UnalikeError:
+            raise UnalikeError(
+                "This client's samples have changed since it gave sums to prepare features, and the difference of two "
+                f"such sums would tell how: refused.{self._settled.way_out}"
+            ) from None
 
     def _begin_preparing(self, header: dict[str, Any]) -> bytes:
         """Take this client's number and the stage that hides its sums, if the policy agrees to it."""
@@ -216,6 +230,9 @@ class Client:
     def _say_who_opens(self, stage: Summed, clients: int) -> None:
         """Tell the owner who together can open what this client will send."""
         self.say(f"replies are hidden by {stage}; in a sum of all {clients} clients: {stage.promise(clients)}")
+        fewest = max(stage.least, self.policy.least_cohort)
+        if isinstance(stage, SecureSum) and fewest < clients:
+            self.say(f"the server chooses who is in a sum; in one of {fewest}, the fewest: {stage.promise(fewest)}")
         if isinstance(stage, SecureSum) and not (isinstance(self.sealer, Keyring) and self.sealer.has_peers):
             self.say(
                 "without --peers the server says whose key is whose, and could make clients up: so this is against a "
@@ -240,7 +257,9 @@ class Client:
 
     def _sum(self, request: Asked) -> bytes:
         """Answer one stage of a secure sum."""
-        if request.header.get("run") == RUN and RUN in self._secures:
+        if request.header.get("run") == RUN:
+            if RUN not in self._secures:
+                raise UnalikeError("This client was started again: the preparation has to begin anew.")
             return self._secures[RUN].answer(request.header, request.tensors)
         secure = self._present(request.header).secure
         if secure is None:
@@ -266,7 +285,9 @@ class Client:
 
     def _made(self, run: str, client: int, stage: Summed, shares: int = 0) -> HidingClient:
         signer = self.sealer if isinstance(self.sealer, Keyring) else None
-        return hiding_client(run, client, stage, self.common, shares, signer, self.say, lambda: self._settled)
+        made = hiding_client(run, client, stage, self.common, shares, signer, self.say, lambda: self._settled)
+        made.wanted = max(made.least, self.policy.least_cohort)
+        return made
 
     @functools.cached_property
     def _settled(self) -> Settled:

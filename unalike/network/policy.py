@@ -40,6 +40,7 @@ PLANNED_RUN = ("seed", "dtype", "buffers", "architecture", "channel")  # setting
 BOUNDS: dict[str, Callable[[Any, Any], bool]] = {  # comparisons in `require`
     "neighbours": lambda has, wants: has is None or (wants is not None and has >= wants),  # none: all
     "norm": operator.le, "multiplier": operator.ge, "threshold": operator.ge, "least": operator.ge,
+    "limit": operator.ge,
     "key": lambda has, wants: has == wants if isinstance(wants, str) else has >= wants,
 }  # fmt: skip
 SEPARATORS = re.compile(r"[/\\~]|^\.|\0")
@@ -62,7 +63,8 @@ class Policy:
     require: tuple[str, ...] = knob(
         (),
         "stages that replies must go through, as clip:1.0,local-noise:2.0: clipped to that norm at most, with that "
-        "noise at least; a name alone is any clip, any noise above 0",
+        "noise at least; a name alone is any clip, any noise above 0, and hidden sums by their default settings at "
+        "least (secure-sum: threshold 0.67, all as neighbours, 3 clients)",
     )
     least_noise: float = knob(0.0, "multiplier at least of noise that this client adds itself", least=0)
     fields: tuple[str, ...] | None = knob(None, "fields of replies that may leave")
@@ -273,7 +275,11 @@ class Policy:
         by_class = [name for name, field in method.sends.items() if field.names[:1] == ("classes",) != field.names]
         if by_class and not y.is_floating_point():
             counts = torch.bincount(y.reshape(-1))
-            self.limits.check_rows(int(counts[counts > 0].min()), f"{by_class[0]!r} of a class over")
+            if int(counts[counts > 0].min()) < self.least_batch:  # how many is not told: the server reads this
+                raise UnalikeError(
+                    f"The run wants {by_class[0]!r} of a class over fewer than {self.least_batch} of this client's "
+                    "samples (least_batch)."
+                )
 
 
 KINDS = {name: typed.words(hint) for name, (hint, *_) in typed.hints(Policy).items() if hint not in (Any,)}
@@ -294,7 +300,16 @@ def _meets(stage: Stage, wanted: str) -> bool:
         return False
     if isinstance(stage, Noise) and (stage.multiplier == AUTO or not stage.z):
         return False
+    if isinstance(stage, Summed):
+        table = _defaults(stage) | table
     return all(BOUNDS.get(name, operator.eq)(getattr(stage, name), value) for name, value in table.items())
+
+
+def _defaults(stage: Summed) -> dict[str, Any]:
+    """Return the settings of a stage that have bounds, at their defaults: where a client names none of its own, a plan
+    must not have less. A server that sets the threshold to 0.01 would open single replies."""
+    fields = {field.name: field.default for field in dc.fields(stage)}
+    return {name: value for name, value in fields.items() if name in BOUNDS and not isinstance(value, str)}
 
 
 def _own_noise(stage: Stage) -> float:

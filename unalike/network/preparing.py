@@ -36,7 +36,7 @@ class Asking:
     run, terms = RUN, b""  # before there is a plan
 
     def __init__(self, clients: Clients):
-        self.clients, self.public = clients, clients.public
+        self.clients, self.public, self.keys = clients, clients.public, clients.keys
         self.wrong: dict[int, str] = {}
         self.opening = False  # whether clients were asked to open a sum, or to agree to it
 

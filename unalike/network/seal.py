@@ -31,7 +31,32 @@ HALF = 48
 SIGNED = b"unalike secure sum 1 "
 
 
-class Keyring:
+class PublicKeys:
+    """Public keys that clients are registered with (a `Verifier`)."""
+
+    def verify(self, public: str, data: bytes, signature: bytes) -> bool:
+        """Return whether the owner of a public key signed these bytes; refuse a key that is not accepted."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+        _, ec = _cryptography()
+        r, s = (int.from_bytes(half, "big") for half in (signature[:HALF], signature[HALF:]))
+        try:
+            self._peer(public).verify(encode_dss_signature(r, s), SIGNED + data, _ecdsa(ec))
+        except InvalidSignature:
+            return False
+        return True
+
+    def point(self, public: str | None = None) -> bytes:
+        """Return the point of a public key, however it is written."""
+        return _point(_public(public or ""))
+
+    def _peer(self, text: str) -> Any:
+        """Return a public key; refuse one that is not accepted."""
+        return _public(text)
+
+
+class Keyring(PublicKeys):
     """A client's private key and, if it was given them, the other clients' public keys (a `Sealer`).
 
     key: the file of its private key (`unalike keys node`); peers: a folder of .pub files.
@@ -104,22 +129,9 @@ class Keyring:
         r, s = decode_dss_signature(self._private.sign(SIGNED + data, _ecdsa(ec)))
         return r.to_bytes(HALF, "big") + s.to_bytes(HALF, "big")
 
-    def verify(self, public: str, data: bytes, signature: bytes) -> bool:
-        """Return whether the owner of a public key signed these bytes; refuse a key that this client was not given."""
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
-
-        _, ec = _cryptography()
-        r, s = (int.from_bytes(half, "big") for half in (signature[:HALF], signature[HALF:]))
-        try:
-            self._peer(public).verify(encode_dss_signature(r, s), SIGNED + data, _ecdsa(ec))
-        except InvalidSignature:
-            return False
-        return True
-
     def point(self, public: str | None = None) -> bytes:
         """Return the point of a public key, however it is written; of this client's own without one."""
-        return self._own if public is None else _point(_public(public))
+        return self._own if public is None else super().point(public)
 
     def _peer(self, text: str) -> Any:
         """Return a public key; refuse one that this client does not accept."""

@@ -42,6 +42,7 @@ from unalike.network.policy import PLANNED, PLANNED_RUN, digest, with_files
 from unalike.network.preparing import beginning, prepared_in_sums
 from unalike.network.profile import Profile, Times
 from unalike.network.roster import KeepRoster, Roster
+from unalike.network.seal import PublicKeys
 from unalike.network.status_file import StatusFile
 from unalike.run.callbacks import Callback
 from unalike.run.deploy import DEPLOYABLE
@@ -81,7 +82,7 @@ class Own:
 class Clients:
     """The clients of a run, as its engine calls them. A client that does not answer by the deadline is left out."""
 
-    run, terms = "", b""
+    run, terms, keys = "", b"", PublicKeys()
     # hashes of the clients' public sets as they were read, before preparation
     public_sets: Sequence[str | None] = ()
 

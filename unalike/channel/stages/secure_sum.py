@@ -140,9 +140,10 @@ class SecureSum(Summed):
         return 2 * KEY + self.degree(clients) * (SEALED + BYTES) + self.agree * SIGNATURE
 
     def down(self, clients: int) -> int:
-        """Everybody's number, key, signature; who dealt, and their sealed shares; who came, and that it is agreed."""
+        """Everybody's number, key, signature and identity; who dealt, and their sealed shares; who came, and that it is
+        agreed."""
         agreed = clients * (NUMBER + SIGNATURE) if self.agree else 0
-        return clients * (NUMBER + KEY + SIGNATURE + 2 * NUMBER) + self.degree(clients) * SEALED + agreed
+        return clients * (NUMBER + 2 * KEY + SIGNATURE + 2 * NUMBER) + self.degree(clients) * SEALED + agreed
 
     def promise(self, clients: int) -> str:
         degree, opening = self.degree(clients), self.opening(clients)
@@ -150,9 +151,13 @@ class SecureSum(Summed):
         text = f"{opening} of a client's {degree} neighbours together with the server open what it sent"
         if borne < 0:
             return f"{text}; a server that lies opens it alone"
-        fewest = least_opened(clients, opening, borne) if degree == clients - 1 else 0
-        alone = f", and gets no sum of fewer than {fewest} others" if fewest > 1 and not self.agree else ""
-        return f"{text}; one that lies needs more than {borne} of them{alone}"
+        fewest, alone = (
+            least_opened(clients, opening, corrupt) if degree == clients - 1 else 0 for corrupt in (borne, 0)
+        )
+        some = f", and gets no sum of fewer than {fewest} others" if fewest > 1 and not self.agree else ""
+        if 0 < alone < self.least and not self.agree:
+            some += f"; alone it may get a sum of {alone}, fewer than {self.least} (least), where it tells clients lies"
+        return f"{text}; one that lies needs more than {borne} of them{some}"
 
     @property
     def sees(self) -> Sees:

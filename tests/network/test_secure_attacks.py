@@ -1,0 +1,275 @@
+"""What a server that lies tries in several sums, by words of errors and by its plan, and clients that spoil sums: with
+the protection nothing of one client comes out, and without it (each taken away in turn) its numbers do."""
+
+import pytest
+import torch
+from small import federation, refused
+from test_network_messages import Direct, served, simulated
+from test_secure_between import at, four_clients, person, settings_of, signing_keys
+
+import unalike as ua
+from unalike.channel.stages import SecureSum
+from unalike.client.node import Node
+from unalike.client.secure import SecureClient
+from unalike.client.settled import Settled
+from unalike.data.preparation import Recipe
+from unalike.engines.preparing import RUN, HiddenPreparation
+from unalike.engines.secure import MaskedSums
+from unalike.messages import wire
+from unalike.network.client import Client
+from unalike.network.policy import Policy
+from unalike.network.preparing import beginning
+from unalike.network.seal import PublicKeys
+
+STAGE = "secure-sum:0.6"
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return signing_keys(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def people(tmp_path, pairs, monkeypatch):
+    return four_clients(tmp_path, pairs, monkeypatch)
+
+
+def changed(parts, where=0, **header):
+    """A request with another header."""
+    before, tensors = wire.decode(parts[where])
+    before.pop("format")
+    new = wire.encode({**before, **header}, tensors)
+    return (new, *parts[1:]) if where == 0 else (*parts[:where], new, *parts[where + 1 :])
+
+
+# ---------------------------------------------------------------- clients under other numbers
+
+
+class Renumbering:
+    """Prepares features over some of the clients, always under the numbers 0, 1, 2."""
+
+    run, terms, keys = RUN, b"", PublicKeys()
+
+    def __init__(self, people, who, pairs):
+        self.people, self.who = people, who
+        self.public = [pairs[k].read_text() for k in who]
+        for number, message in beginning(SecureSum(), range(len(who))).items():
+            assert wire.decode(people[who[number]].answer((wire.encode(message, {}),)))[0]["kind"] == "reply"
+
+    def ask(self, requests):
+        for number, parts in requests.items():
+            yield number, self.people[self.who[number]].answer(tuple(parts))
+
+    def refuse(self, client, reason):
+        raise ua.UnalikeError(reason)
+
+    again = None
+
+
+def sums_without_one(people, pairs, left_out):
+    who = [k for k in range(4) if k != left_out]
+    sizes = {number: len(people[k].data.train.y) for number, k in enumerate(who)}
+    link = Renumbering(people, who, pairs)
+    return HiddenPreparation(Recipe.of(None, 5), SecureSum(), link, sizes, 1)._totals({}, ("present", "sum"))["sum"]
+
+
+@pytest.fixture
+def five(people, tmp_path, pairs):
+    """Four clients with samples enough for a preparation."""
+    fed = federation(sizes=(16,) * 4)
+    return [person(fed, k, tmp_path / "prepared", Policy(require=("secure-sum",)), pairs) for k in range(4)]
+
+
+def test_other_clients_under_the_same_numbers_are_other_clients(five, pairs):
+    sums_without_one(five, pairs, 3)
+    with refused("second sum of round 1 over other clients"):
+        sums_without_one(five, pairs, 2)
+
+
+def test_by_their_numbers_alone_each_client_s_sums_would_come_out(five, pairs, monkeypatch):
+    real = SecureClient._open_once
+    by_number = lambda self, came: real(self, [bytes([k]) for k, _ in enumerate(sorted(came))])  # noqa: E731
+    monkeypatch.setattr(SecureClient, "_open_once", by_number)
+    sums = torch.stack([sums_without_one(five, pairs, k) for k in range(4)])
+    assert torch.allclose(sums.sum(0) / 3 - sums[1], five[1].data.train.of(0)[0].double().sum(0))
+
+
+# ---------------------------------------------------------------- another state of one client
+
+
+class Walking(Direct):
+    """Has round 1 summed twice over the same clients. In between, client 2 alone is taken to another state: it answers
+    a later exchange of round 0, counting on no round, which makes it forget what it keeps."""
+
+    def __init__(self, people):
+        super().__init__(people)
+        self.victim, self.walking = 2, False
+
+    def exchange(self, requests, seconds):
+        if self.walking and wire.decode(next(iter(requests.values()))[0])[0]["kind"] == "request":
+            requests = {self.victim: changed(requests[self.victim], 1, acknowledged=None)}
+        yield from super().exchange(requests, seconds)
+
+
+def twice(monkeypatch, link, totals):
+    real = MaskedSums._collected
+
+    def collected(self, when, ids, slots, asked, read, least):
+        found = real(self, when, ids, slots, asked, read, least)
+        if when == (1, 0):
+            link.walking, walk = True, {k: changed(parts, round=0, exchange=1) for k, parts in asked.items()}
+            with refused("void"):
+                real(self, (0, 1), ids, slots, walk, read, least)
+            link.walking = False
+            again = real(self, when, ids, slots, asked, read, least)
+            totals.extend([found.totals, again.totals])
+            return again
+        return found
+
+    monkeypatch.setattr(MaskedSums, "_collected", collected)
+
+
+def test_a_sum_is_not_asked_for_again_from_a_state_that_has_changed_under_the_same_number(people, monkeypatch):
+    said, totals = [], []
+    twice(monkeypatch, link := Walking(people), totals)
+    with refused("void"):
+        served(settings_of("scaffold", STAGE, evaluate_clients="none"), link, said)
+    assert any("site-2" in line and "from another state of this client than before" in line for line in said)
+    assert not totals
+
+
+def test_without_a_hash_of_the_state_its_change_would_come_out(people, monkeypatch):
+    totals = []
+    monkeypatch.setattr(Node, "_stands_for", lambda self, state, first: b"")
+    twice(monkeypatch, link := Walking(people), totals)
+    served(settings_of("scaffold", STAGE, evaluate_clients="none"), link)
+    apart = {name: int((totals[1][name] - totals[0][name]).abs().max()) for name in totals[0]}
+    assert apart[":count"] == 0 and max(apart.values()) > 0
+
+
+def test_the_state_is_remembered_over_a_restart_where_sums_are_encrypted(tmp_path):
+    first = Settled(tmp_path / "sums.jsonl")
+    first.reply_from(("r", 1, 0), b"one")
+    again = Settled(tmp_path / "sums.jsonl")
+    assert again.identity == first.identity
+    again.reply_from(("r", 1, 0), b"one")
+    with refused("from another state of this client, or from other samples, than before"):
+        again.reply_from(("r", 1, 0), b"two")
+    again.reply_from(("r", 1, 1), b"two")
+
+
+# ---------------------------------------------------------------- what a plan may weaken
+
+
+@pytest.mark.parametrize(
+    ("require", "channel", "fits"),
+    [
+        ("secure-sum", "secure-sum:0.01", False), ("secure-sum", "secure-sum:0.67:least=2", False),
+        ("secure-sum", "secure-sum:0.8:2", False), ("secure-sum", "secure-sum:limit=0.001", False),
+        ("secure-sum:0.01", "secure-sum:0.01", True), ("secure-sum:least=2", "secure-sum:least=2", True),
+        ("secure-sum:limit=1", "secure-sum:limit=1", True), ("secure-sum", "secure-sum:0.8:least=4", True),
+    ],
+)  # fmt: skip
+def test_a_stage_that_is_required_by_its_name_has_its_defaults_at_least(require, channel, fits):
+    rules, (stage,) = Policy(require=(require,)), ua.channel.parse(channel)
+    if fits:
+        rules.check_channel([stage])
+        rules.check_sums(stage)
+    else:
+        with refused("(--require)"):
+            rules.check_channel([stage])
+
+
+def test_the_fewest_clients_of_a_run_are_those_of_its_sums_too(people, tmp_path, pairs):
+    """The server lets three of four take part."""
+    fed, said = people[0].data, []
+    people[0] = Client(fed, tmp_path / "careful", Policy.open(least_cohort=4), sealer=people[0].sealer)
+    with refused("void"):
+        served(settings_of(channel=STAGE, rounds=1), Direct(people, at("key", [3], None)), said)
+    assert any("3 clients are to take part in a sum; this client wants 4" in line for line in said)
+
+
+# ---------------------------------------------------------------- words of errors
+
+
+def test_an_error_s_words_tell_nothing_of_a_reply(people):
+    """The run's limit is far below any reply: what they would be stays with each client."""
+    said, own_log = [], []
+    people[1].say = own_log.append
+    with refused("0 of 4 clients answered"):
+        served(settings_of(channel="secure-sum:0.6:limit=1e-6", rounds=1), Direct(people), said)
+    told = [line for line in said if "beyond the limit of the run's channel; its own log says more" in line]
+    assert len(told) >= 4 and not any("goes to" in line for line in said)
+    assert any("goes to" in line for line in own_log)
+
+
+def test_no_client_is_larger_than_the_largest(people):
+    """Else its weight would be above 1, and the limit would tell by how much."""
+
+    class Lying(Direct):
+        def exchange(self, requests, seconds):
+            out = {}
+            for k, (shared, *rest) in requests.items():
+                header, tensors = wire.decode(shared)
+                header.pop("format")
+                small = {n: v * 0.1 if n == ":largest" else v for n, v in tensors.items()}
+                out[k] = (wire.encode(header, small), *rest)
+            yield from super().exchange(out, seconds)
+
+    said = []
+    with refused("void"):
+        served(settings_of(channel=STAGE, rounds=1), Lying(people), said)
+    assert any("says that all clients have fewer samples than this one" in line for line in said)
+
+
+# ---------------------------------------------------------------- a client that spoils sums
+
+
+def test_a_client_that_deals_nonsense_to_all_is_left_out(people):
+    def nonsense(answer):
+        header, parts = wire.decode(answer)
+        header.pop("format")
+        return wire.encode(header, {**parts, "sealed": parts["sealed"] ^ 1})
+
+    said = []
+    done = served(settings_of(channel=STAGE, evaluate_clients="none"), Direct(people, at("deal", [1], nonsense)), said)
+    assert any("site-1 is left out of this exchange: 3 clients cannot use what it dealt" in line for line in said)
+    assert [line.get("lost", 0) for line in done.history] == [1, 0]
+    ids = [[0, 2, 3], [0, 1, 2, 3]]
+    settings = settings_of(channel=STAGE, evaluate_clients="none")
+    assert torch.equal(done.server.w, simulated(settings, clients_per_round=ids).server.w)
+
+
+def test_one_accuser_is_not_enough(people):
+    """Client 0 says that it cannot use what client 1 dealt."""
+
+    def blames(answer):
+        return wire.encode({"kind": "error", "reason": "cannot be opened", "about": 1}, {})
+
+    said = []
+    served(settings_of(channel="secure-sum:0.5", rounds=1), Direct(people, at("request", [0], blames)), said)
+    assert not any("cannot use what it dealt" in line for line in said)
+
+
+# ---------------------------------------------------------------- preparations
+
+
+def test_samples_that_have_changed_are_not_prepared_again(people, tmp_path, pairs):
+    """The difference of two sums would be that of the samples; the record is on the disk."""
+    fed = federation(sizes=(16,) * 4)
+    people = [person(fed, k, tmp_path / "p", people[k].policy, pairs) for k in range(4)]
+    prepare = {"recipe": Recipe.of(None, 5)}
+    served(settings_of(channel=STAGE, rounds=1, evaluate_clients="none"), Direct(people), **prepare)
+    for k in (0, 1):
+        people[k].close()
+    more = federation(sizes=(20, 16, 16, 16))
+    people[0] = person(more, 0, tmp_path / "p", people[0].policy, pairs)
+    people[1] = person(fed, 1, tmp_path / "p", people[1].policy, pairs)
+    with refused("This client's samples have changed since it gave sums to prepare features"):
+        served(settings_of(channel=STAGE, rounds=1, evaluate_clients="none"), Direct(people), **prepare)
+
+
+def test_a_client_that_was_started_again_says_that_the_preparation_begins_anew(people):
+    header = {"kind": "sum", "stage": "open", "run": RUN, "round": 0, "exchange": 0}
+    answer = wire.decode(people[0].answer((wire.encode(header, {}),)))[0]
+    assert answer["reason"] == "This client was started again: the preparation has to begin anew."
