@@ -189,6 +189,8 @@ def test_who_can_open_what_is_said():
         "them, and gets no sum of fewer than 2 others"
     )
     assert "lies opens it alone" in SecureSum(threshold=0.2).promise(11)
+    assert "alone it may get a sum of 5, fewer than 6 (least)" in SecureSum(least=6).promise(8)
+    assert "alone" not in SecureSum(least=6, agree=True).promise(8)
     seen = summed().who_sees()
     assert [row.words for row in seen if row.who == "together"] == [SecureSum().promise(4)]
     rows = [row.words for row in seen if row.who == "the server"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from test_network_messages import KEYS, Direct, tables
+from test_secure_between import signing_keys
 
 import unalike as ua
 from unalike import config
@@ -22,8 +23,10 @@ from unalike.network.join import read_client, read_schema
 from unalike.network.limits import Limits
 from unalike.network.policy import Policy
 from unalike.network.preparing import beginning
+from unalike.network.seal import Keyring
 
 UNITS, SITES = np.array([1e-3, 1.0, 2000.0]), len(KEYS)
+RINGS = [None] * SITES  # the clients' signing keys, where `signed` gives them some
 
 
 def raw(target=False):
@@ -39,12 +42,26 @@ def raw(target=False):
     return fed.replace(recipe=Recipe.of(None, 3, target=target))
 
 
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return signing_keys(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def signed(pairs, monkeypatch):
+    """Clients with real signing keys, known to the server, as sums under masks need them."""
+    public = {name: file.read_bytes() for name, file in zip(KEYS, pairs, strict=True)}
+    monkeypatch.setattr("test_prepared.KEYS", public)
+    monkeypatch.setattr("test_prepared.RINGS", [Keyring(file.with_suffix(""), file.parent) for file in pairs])
+
+
 def joined(fed, folder, common=None):
     def own(k):
         pair = lambda split: [fed.splits[split].of(k)]  # noqa: E731
         return ua.Federation.from_arrays(pair("train"), client_tests=pair("test"))
 
-    return [Client(own(k), folder / str(k), Policy.open(repeatable=True), common=common) for k in range(SITES)]
+    rules = Policy.open(repeatable=True)
+    return [Client(own(k), folder / str(k), rules, common=common, sealer=RINGS[k]) for k in range(SITES)]
 
 
 @pytest.mark.parametrize("target", [False, True])
@@ -219,7 +236,7 @@ def hidden_run(link, fed, channel="secure-sum", said=None, **options):
     return server.run(settings, link, KEYS, classes=fed.classes, recipe=fed.recipe, deadline=5.0, say=say, **options)
 
 
-def test_where_the_channel_hides_replies_these_sums_are_hidden_too(tmp_path):
+def test_where_the_channel_hides_replies_these_sums_are_hidden_too(tmp_path, signed):
     fed, answers, said = raw(), [], []
 
     def read(k, header, answer):
@@ -238,11 +255,11 @@ def strict(fed, folder, *require):
     people[1].close()
     pair = lambda split: [fed.splits[split].of(1)]  # noqa: E731
     own = ua.Federation.from_arrays(pair("train"), client_tests=pair("test"))
-    people[1] = Client(own, folder / "strict", Policy.open(repeatable=True, require=require))
+    people[1] = Client(own, folder / "strict", Policy.open(repeatable=True, require=require), sealer=RINGS[1])
     return people
 
 
-def test_a_client_that_wants_secure_sums_gives_none_in_the_open(tmp_path):
+def test_a_client_that_wants_secure_sums_gives_none_in_the_open(tmp_path, signed):
     fed = raw()
     with pytest.raises(ua.UnalikeError, match=r"sums of its features by secure-sum:0.6 only .* in the open"):
         hidden_run(Direct(strict(fed, tmp_path, "secure-sum:0.6")), fed, channel="none")
@@ -261,7 +278,7 @@ def lost_in(round, stage, who=(2,)):
     return meddle
 
 
-def test_a_client_that_is_lost_before_anything_is_opened_is_done_without(tmp_path):
+def test_a_client_that_is_lost_before_anything_is_opened_is_done_without(tmp_path, signed):
     fed, said = raw(), []
     real = hidden_run(Direct(joined(fed, tmp_path), lost_in(0, "sums")), fed, said=said, limits=Limits(least=3))
     assert "features prepared from sums over 3 clients, by secure-sum" in said
@@ -269,7 +286,7 @@ def test_a_client_that_is_lost_before_anything_is_opened_is_done_without(tmp_pat
     assert real.data.preparation != fed.prepared().preparation
 
 
-def test_a_client_that_is_lost_after_the_first_sum_ends_the_preparation(tmp_path):
+def test_a_client_that_is_lost_after_the_first_sum_ends_the_preparation(tmp_path, signed):
     """Sums over the others would tell its own, by their difference."""
     fed = raw()
     with pytest.raises(ua.UnalikeError, match="The features cannot be prepared: 3 of 4 clients answered, and 4 must"):

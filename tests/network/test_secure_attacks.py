@@ -149,13 +149,12 @@ def test_without_a_hash_of_the_state_its_change_would_come_out(people, monkeypat
 
 def test_the_state_is_remembered_over_a_restart_where_sums_are_encrypted(tmp_path):
     first = Settled(tmp_path / "sums.jsonl")
-    first.reply_from(("r", 1, 0), b"one")
+    assert first.is_same_state(("r", 1, 0), b"one")
     again = Settled(tmp_path / "sums.jsonl")
     assert again.identity == first.identity
-    again.reply_from(("r", 1, 0), b"one")
-    with refused("from another state of this client, or from other samples, than before"):
-        again.reply_from(("r", 1, 0), b"two")
-    again.reply_from(("r", 1, 1), b"two")
+    assert again.is_same_state(("r", 1, 0), b"one") and not again.is_same_state(("r", 1, 0), b"two")
+    assert again.is_same_state(("r", 1, 1), b"two")
+    assert "sums.jsonl" not in str(again.refusal("No.")) and "sums.jsonl" in str(again.refusal("No.").__cause__)
 
 
 # ---------------------------------------------------------------- what a plan may weaken

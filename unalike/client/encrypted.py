@@ -115,7 +115,11 @@ class EncryptedClient(HidingClient):
 
     def reply_from(self, when: tuple[int, int], state: bytes) -> None:
         """Refuse another state as in every hidden sum, also after this client was started again."""
-        self.settled.reply_from((self.run, *when), state)
+        if not self.settled.is_same_state((self.run, *when), state):
+            raise self.settled.refusal(
+                f"The server asks for round {when[0] + 1} again, from another state of this client, or from other "
+                "samples, than before: refused."
+            )
 
     def _encrypted(self, codes: np.ndarray, bits: int, clients: int) -> Tensor:
         return as_bytes(self.opener.encrypted(codes, Vector(len(codes), bits - ring.carry_bits(clients), clients)))

@@ -16,7 +16,7 @@ from typing import Any
 
 from unalike.crypto.secure_sum import KEY
 from unalike.crypto.votes import Reply
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, Withheld
 from unalike.files import NO_FOLLOW
 
 FILE = "sums.jsonl"
@@ -51,29 +51,28 @@ class Settled:
         others = self._clients.get(exchange, clients) != clients
         moved = bool(about) and self._abouts.get(exchange, about.hex()) != about.hex()
         if others or moved or self._lists.get(one, listed) != listed:
-            raise UnalikeError(
+            raise self.refusal(
                 f"This client has agreed to a sum of round {exchange[1] + 1}. The server asks for a second sum of it, "
                 f"over other {'clients' if others else 'replies'}, whose difference would tell too much: refused."
-                + self.way_out
             )
         if one not in self._lists:
             self._note(exchange, {"label": one[1], "clients": clients, "list": listed, "about": about.hex()})
 
-    def reply_from(self, exchange: Exchange, state: bytes) -> None:
-        """Record the state from which this client replies in an exchange. Refuse another one than before, as the
-        difference of two sums would tell what has changed. state: a hash of it, and of the samples."""
-        if self._states.get(exchange, state.hex()) != state.hex():
-            raise UnalikeError(
-                f"The server asks for round {exchange[1] + 1} again, from another state of this client, or from other "
-                f"samples, than before: refused.{self.way_out}"
-            )
+    def is_same_state(self, exchange: Exchange, state: bytes) -> bool:
+        """Record the state from which this client replies in an exchange, if it is the first reply in it; return
+        whether it is the recorded one. state: a hash of it, and of the samples."""
         if exchange not in self._states:
             self._note(exchange, {"state": state.hex()})
+        return self._states[exchange] == state.hex()
 
-    @property
-    def way_out(self) -> str:
-        """Return what an owner who knows better can do, to be added to a refusal."""
-        return "" if self.file is None else f" If you know why it has to, stop this client and remove {self.file}."
+    def refusal(self, words: str) -> UnalikeError:
+        """Return the error that says so, with what an owner who knows better can do for the owner alone: the server has
+        no use for a path of this machine."""
+        if self.file is None:
+            return UnalikeError(words)
+        error = Withheld(f"{words} Its log says what its owner can do.")
+        error.__cause__ = UnalikeError(f"{words} If you know why it has to, stop this client and remove {self.file}.")
+        return error
 
     def _note(self, exchange: Exchange, what: dict[str, str]) -> None:
         line = {**dict(zip(("run", "round", "exchange"), exchange, strict=True)), **what}

@@ -186,13 +186,11 @@ class Client:
 
     def _check_same_samples(self) -> None:
         """Refuse sums over other samples than in an earlier preparation: the difference would tell what changed."""
-        try:
-            self._settled.reply_from((RUN, 0, 0), samples_hash(self.data.train.of(0)))
-        except UnalikeError:
-            raise UnalikeError(
+        if not self._settled.is_same_state((RUN, 0, 0), samples_hash(self.data.train.of(0))):
+            raise self._settled.refusal(
                 "This client's samples have changed since it gave sums to prepare features, and the difference of two "
-                f"such sums would tell how: refused.{self._settled.way_out}"
-            ) from None
+                "such sums would tell how: refused."
+            )
 
     def _begin_preparing(self, header: dict[str, Any]) -> bytes:
         """Take this client's number and the stage that hides its sums, if the policy agrees to it."""
