@@ -219,6 +219,13 @@ def test_one_wrong_share_is_found_and_the_sum_is_right():
     assert federation.server.misfits.keys() == {2}
 
 
+def test_masks_are_bound_to_who_the_clients_are():
+    group = Federation().group
+    known = dc.replace(group, identities={client: bytes([client]) for client in group.keys})
+    others = dc.replace(group, identities={**known.identities, 2: b"x"})
+    assert len({one.context([0, 1, 2], b"request") for one in (group, known, others)}) == 3
+
+
 def test_of_a_wrong_share_who_gave_and_who_dealt_it_are_named():
     """Nobody but these two can know which of them changed it."""
     federation = Federation(threshold=4, liars={"open": {2: lambda shares: shares | {4: spoilt(shares[4])}}})

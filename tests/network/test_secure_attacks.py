@@ -240,14 +240,20 @@ def test_a_client_that_deals_nonsense_to_all_is_left_out(people):
 
 
 def test_one_accuser_is_not_enough(people):
-    """Client 0 says that it cannot use what client 1 dealt."""
+    """Client 0 says that it cannot use what client 1 dealt, and client 2 is away: the sum is void, and asked for again
+    of all."""
+    first = {0, 2}
 
-    def blames(answer):
-        return wire.encode({"kind": "error", "reason": "cannot be opened", "about": 1}, {})
+    def meddle(k, header, answer):
+        if header["kind"] != "request" or k not in first:
+            return answer
+        first.discard(k)
+        return wire.encode({"kind": "error", "reason": "cannot be opened", "about": 1}, {}) if k == 0 else None
 
     said = []
-    served(settings_of(channel="secure-sum:0.5", rounds=1), Direct(people, at("request", [0], blames)), said)
-    assert not any("cannot use what it dealt" in line for line in said)
+    done = served(settings_of(channel=STAGE, rounds=1, evaluate_clients="none"), Direct(people, meddle), said)
+    assert any("asked for again" in line for line in said) and not any("what it dealt" in line for line in said)
+    assert "lost" not in done.history[0]
 
 
 # ---------------------------------------------------------------- preparations

@@ -298,9 +298,6 @@ class SecureClient(HidingClient):
                 raise UnalikeError(f"Client {other} is not who the server says: it is not to be trusted.")
             self._verified.add((text, key, identities[other]))
             self._public[other] = text
-        points = [self.signer.point(), *(self._points[other] for other in member.neighbours)]
-        if len({*points}) < len(points):
-            raise UnalikeError("Two clients of a sum have the same key: this server is not to be trusted.")
 
     def _verify(self, public: str, other: int, statement: bytes, signature: bytes) -> bool:
         """Return whether another client signed this; name it where its public key is refused."""

@@ -68,7 +68,7 @@ class Policy:
     )
     least_noise: float = knob(0.0, "multiplier at least of noise that this client adds itself", least=0)
     fields: tuple[str, ...] | None = knob(None, "fields of replies that may leave")
-    least_cohort: int = knob(1, "clients that a run must have at least", least=1)
+    least_cohort: int = knob(1, "clients that a run, and each of its hidden sums, must have at least", least=1)
     least_batch: int = knob(8, "samples of its own that any step, average or score is made of, at least", least=1)
     least_steps: int = knob(4, "steps of a training at least, or as many samples in fewer, larger ones", least=1)
     max_parameters: int = knob(1_000_000_000, "numbers of a network at most", least=1)
