@@ -135,7 +135,7 @@ class Trace:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or line_of(error)
             raise UnalikeError(f"clock: {name}={path!r} is no CSV file that can be read: {why}.") from None
-        titles = tuple(part.strip().lower() for part in head.split(","))
+        titles = tuple(part.strip(' "').lower() for part in head.split(","))
         given = [(number, line) for number, line in enumerate(lines, 2) if line.strip()]
         if titles not in known or not given:
             columns = " or ".join(", ".join(some) for some in known)
