@@ -107,6 +107,15 @@ def test_a_row_that_is_not_there(held, where):
         held[where]
 
 
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+def test_masks(held, plain):
+    mask = (torch.arange(20) % 3 == 0).to(torch.uint8)
+    assert torch.equal(held[mask], plain[mask])
+    for size in (19, 21):
+        with pytest.raises(IndexError, match="does not match"):
+            held[torch.zeros(size, dtype=torch.bool)]
+
+
 @pytest.mark.parametrize(
     "change", [lambda x: x.add_(1), lambda x: x.copy_(x.clone()), lambda x: x.__setitem__(0, 1.0), lambda x: x.zero_()]
 )

@@ -191,9 +191,9 @@ def _picked(x: Tensor, dim: int, rows: Tensor) -> Tensor | None:
 def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
     if not isinstance(x, Pixels) or len(indices) != 1 or indices[0] is None:
         return None
-    rows = indices[0]
-    if rows.dtype == torch.bool:
-        return rows_of(x, rows.nonzero()[:, 0]) if rows.dim() == 1 else None
+    rows = indices[0].to(x.device)
+    if rows.dtype in (torch.bool, torch.uint8):  # a mask
+        return rows_of(x, rows.nonzero()[:, 0]) if rows.shape == x.shape[:1] else None
     return rows_of(x, torch.where(rows < 0, rows + len(x), rows))
 
 
