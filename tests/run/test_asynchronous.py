@@ -74,6 +74,12 @@ def test_listed_arrivals_resume_with_the_versions_that_are_still_needed(tmp_path
     assert torch.equal(whole.server.w, resumed.server.w) and numbers(whole) == numbers(resumed)
 
 
+def test_other_arrivals_are_another_run(tmp_path):
+    simulate(ua.FedBuff(2), asynchronous=[[(0, 0)], [(1, 0)]], rounds=1, folder=tmp_path / "run")
+    with refused("clock.asynchronous"):
+        simulate(ua.FedBuff(2), asynchronous=[[(0, 0)], [(2, 1)]], rounds=2, folder=tmp_path / "run", resume=True)
+
+
 def test_another_clock_is_another_run(tmp_path):
     simulate(ua.FedBuff(2), clock=RAGGED, folder=tmp_path / "run", rounds=1)
     with refused("clock.jitter"):

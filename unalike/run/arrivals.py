@@ -103,7 +103,7 @@ class Arrivals:
             return {}
         arriving = {"asynchronous": str(self.run.settings.asynchronous), "staleness": self.run.settings.staleness}
         chosen = {"step_seconds": self.clock.step_seconds, **self.clock.facts()}
-        return {"clock": {**chosen, **(arriving if self.buffer else {})}}
+        return {"clock": {**chosen, **(arriving if self.run.settings.asynchronous else {})}}
 
     # ---- who takes part
 
