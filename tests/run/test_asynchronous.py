@@ -371,7 +371,7 @@ def test_settings_that_do_not_go_together(settings, why):
 
 
 def test_noise_and_a_method_that_is_asynchronous_by_itself():
-    with refused("FedBuff is asynchronous by itself, so that it runs under none"):
+    with refused("FedBuff is asynchronous by itself, so leave out the channel"):
         simulate(ua.FedBuff(2), channel="clip:1.0,noise:1.0")
 
 

@@ -257,7 +257,8 @@ class Devices:
         return self._there(self, ids, time)
 
     def vanishing(self, ids: np.ndarray, when: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return which of these clients vanish in this round or version, and after which share of their time."""
+        """Return which of these clients vanish in this round, or in the piece of work of this number, and after which
+        share of their time."""
         if not self.clock.dropout:
             return np.zeros(len(ids), dtype=bool), np.ones(len(ids))
         gone = self.uniform("vanishes", when, ids) < self.clock.dropout
