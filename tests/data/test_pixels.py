@@ -1,6 +1,7 @@
 """Pictures that are held as bytes: the same numbers, a quarter of the memory."""
 
 import copy
+import json
 import pickle
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch.func import vmap
 from torch.nn.functional import conv2d
 
 import unalike as ua
+from unalike.data.columns import FORMAT
 from unalike.data.pixels import Pixels, held_by, kept, made_of, numbers, pixels, read, rows_of
 from unalike.data.sources.common import images
 from unalike.errors import UnalikeError
@@ -158,9 +160,14 @@ def test_a_federation_takes_a_quarter_of_the_memory(held, plain):
 
 
 def test_folders_of_columns_hold_bytes_too(held, plain, tmp_path):
-    got, want = split(held).mapped(tmp_path / "held"), split(plain)
+    plain_folder = tmp_path / "plain"
+    got, want = split(held).mapped(tmp_path / "held"), split(plain).mapped(plain_folder)
     assert all(isinstance(x, Pixels) for x in parts(got)) and got.fingerprint() == want.fingerprint()
     assert np.load(tmp_path / "held" / "training_x.npy").dtype == np.uint8
+    forms = [
+        json.loads((folder / "columns.json").read_text())["format"] for folder in (tmp_path / "held", plain_folder)
+    ]
+    assert forms[0] != forms[1] == FORMAT  # an older version must refuse it
     double = split(held).to("cpu", torch.float64).mapped(tmp_path / "double")
     assert double.fingerprint() == want.to("cpu", torch.float64).fingerprint()
 
