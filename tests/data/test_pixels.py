@@ -58,6 +58,7 @@ SAME = {
     "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
     "in a stack of clients": lambda x: vmap(lambda one: one * 2)(x),
     "numpy": lambda x: torch.from_numpy(np.asarray(x) + 0),
+    "another library": lambda x: torch.from_dlpack(x) + 0,
     "a convolution": lambda x: conv2d(x, torch.ones(2, 3, 2, 2)),
     "iterated": lambda x: torch.stack(list(x)),
     "copied into": lambda x: torch.zeros(20, 3, 4, 4).copy_(x),
@@ -71,6 +72,7 @@ STAYS = {
     "pickled": lambda x: pickle.loads(pickle.dumps(x)),
     "copied": lambda x: copy.deepcopy(x),
     "taken apart": lambda x: made_of(held_by(x)),
+    "shared": lambda x: copy.copy(x).share_memory_(),
 }
 
 

@@ -50,6 +50,13 @@ class Pixels(Tensor):
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
+    def __dlpack__(self, *given: Any, **how: Any) -> Any:
+        return self.numbers().__dlpack__(*given, **how)
+
+    def share_memory_(self) -> Pixels:
+        self.held.bytes.share_memory_()
+        return self
+
     def __setitem__(self, *_: Any) -> NoReturn:
         _refuse()
 
