@@ -78,7 +78,7 @@ def test_traces(tmp_path):
         [True, False], [True, True], [False, True], [True, True], [False, True],
     ]  # fmt: skip
     plain = tmp_path / "plain.csv"
-    plain.write_text("client,speed\n0,3\n1,4\n")
+    plain.write_text('"client", "Speed"\n0,3\n1,4\n')  # some programs quote their words
     assert devices(speeds=str(plain)).speeds(IDS[:3], 0.0).tolist() == [3, 4, 3]
 
 
