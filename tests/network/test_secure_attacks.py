@@ -13,8 +13,8 @@ from unalike.client.node import Node
 from unalike.client.preparing import slots_of, unlimbed, widths_of
 from unalike.client.secure import SecureClient, as_bytes
 from unalike.client.settled import Settled
-from unalike.crypto import ring
-from unalike.crypto.secure_sum import Collector, Void
+from unalike.crypto import ring, secure_sum
+from unalike.crypto.secure_sum import Collector, Member, Void
 from unalike.data.preparation import Recipe
 from unalike.engines.preparing import RUN, SUMS, HiddenPreparation, _read
 from unalike.engines.secure import MaskedSums
@@ -385,6 +385,24 @@ def test_a_client_that_deals_nonsense_to_all_is_left_out(people):
     ids = [[0, 2, 3], [0, 1, 2, 3]]
     settings = settings_of(channel=STAGE, evaluate_clients="none")
     assert torch.equal(done.server.w, simulated(settings, clients_per_round=ids).server.w)
+
+
+def test_a_client_that_seals_a_key_that_is_none_is_left_out(people, monkeypatch):
+    """The server gets a right one, and cannot see the other."""
+    made, lying = secure_sum.public_of, []
+
+    class Liar(Member):
+        def deal(self):
+            lying.append(self.client == 1)
+            found = super().deal()
+            lying.clear()
+            return secure_sum.Dealt(made(self._masking), found.commitment, found.sealed)
+
+    monkeypatch.setattr(secure_sum, "public_of", lambda private: bytes(32) if any(lying) else made(private))
+    monkeypatch.setattr("unalike.client.secure.Member", Liar)
+    said = []
+    done = served(settings_of(channel=STAGE, rounds=1, evaluate_clients="none"), Direct(people), said)
+    assert any("What client 1 dealt has no key in it" in line for line in said) and done.history[0]["lost"] == 1
 
 
 def test_one_accuser_is_not_enough(people):

@@ -166,6 +166,14 @@ def test_a_sum_that_is_void_before_it_was_opened_is_asked_for_again(stage, peopl
     assert len(attempts) == len(set(attempts)) == (2 if stage == "key" else 3)
 
 
+def test_one_of_four_that_is_lost_once_costs_no_round(people):
+    """By default all of a client's three neighbours must stay, so nobody is asked to open the sum of three in vain."""
+    said, link = [], Direct(people, first_time("request", [1]))
+    done = served(settings_of("scaffold", "secure-sum", rounds=2), link, said)
+    assert torch.equal(done.server.w, simulated(settings_of("scaffold", "secure-sum", rounds=2)).server.w)
+    assert any("2 neighbours of client 0 answered, and 3 must, to open its masks" in line for line in said)
+
+
 def test_clients_that_were_started_again_meanwhile_are_in_the_sum_that_is_asked_for_again(people, tmp_path, pairs):
     """Their keys are others than before."""
     lose = first_time("request", [1, 2])
