@@ -15,6 +15,7 @@ from unalike.engines.secure import HiddenSums
 from unalike.messages import wire
 from unalike.network import keys
 from unalike.network.client import Client
+from unalike.network.limits import Limits
 from unalike.network.policy import Policy
 from unalike.network.seal import Keyring
 
@@ -201,6 +202,23 @@ def test_a_sum_that_clients_were_asked_to_open_is_not_asked_for_again(people):
     with refused("Round 1: .*void"):
         served(settings_of(rounds=1), Direct(people, first_time("open", [1, 2, 3])), said)
     assert not any("asked for again" in line for line in said)
+
+
+def test_a_client_that_comes_late_and_has_the_most_samples_is_in_the_next_sum(people):
+    """All are told whose samples are the most, by which they weigh themselves; without the sum of three, by default
+    nothing could be opened."""
+    link, said = Direct(people), []
+    link.away = {2}
+
+    class Comes(ua.Callback):
+        def on_round(self, run, line):
+            link.away = set()
+
+    settings = settings_of(channel="secure-sum", rounds=3, evaluate_clients="none")
+    done = served(settings, link, said, limits=Limits(least=3), callbacks=[Comes()])
+    assert "site-2 has joined" in said and [line.get("lost", 0) for line in done.history] == [1, 0, 0]
+    cohorts = [[0, 1, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+    torch.testing.assert_close(done.server.w, simulated(settings, clients_per_round=cohorts).server.w)
 
 
 @pytest.mark.parametrize("stage", ["deal", "request", "open"])
