@@ -238,6 +238,14 @@ def test_a_client_that_was_killed_and_started_again_is_back_in_the_next_round(st
     assert any("left out" in line for line in said)
 
 
+def test_a_run_of_the_same_settings_is_another_run(people):
+    """Its clients' states, and who is in its sums, may be others than in the first, to the same numbers of rounds."""
+    settings = settings_of("scaffold", rounds=3, evaluate_clients="none")
+    served(settings, Direct(people, at("request", [1], None, rounds=(0, 1))))
+    second = served(settings, Direct(people))
+    assert torch.equal(second.server.w, simulated(settings).server.w)
+
+
 def test_a_server_that_was_killed_goes_on(people, tmp_path):
     class Killed(Exception):
         pass
