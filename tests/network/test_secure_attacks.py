@@ -115,9 +115,9 @@ def many(n, folder, monkeypatch, **rules):
 
 
 def with_few_neighbours(folder, monkeypatch):
-    """24 clients on a ring, each with 8 neighbours, all agree on who came, and the sum of all is opened. Then the server
-    asks again: one half of the ring, around client 3, is told that it and two others on the far side are lost, and the
-    other half that nobody is. Each half agrees. Return what the sums differ in."""
+    """24 clients on a ring, each with 8 neighbours, all agree on who came, and the sum of all is opened. Then the
+    server asks again: one half of the ring, around client 3, is told that it and two others on the far side are lost,
+    and the other half that nobody is. Each half agrees. Return what the sums differ in."""
     people, _ = many(24, folder, monkeypatch, require=("secure-sum:0.51:least=3:neighbours=8",))
     victim, totals, rings, signed = 3, [], [], {}
 
