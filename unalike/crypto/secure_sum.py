@@ -182,9 +182,18 @@ class Member:
         if self._masked or not self._context:
             raise UnalikeError("A client masks one answer in a sum, after the shares have come.")
         self._masked = True
-        secrets = agreements(self._masking, [key for _, _, key in self._theirs.values()])
-        shared = [(secret, other < self.client) for secret, other in zip(secrets, self._theirs, strict=True)]
+        shared = [(secret, other < self.client) for secret, other in zip(self._secrets(), self._theirs, strict=True)]
         _add(vectors, [(self._seed, False), *shared], self._context)
+
+    def _secrets(self) -> list[bytes]:
+        """Return the secrets that this client shares with its neighbours; name one whose masking key is none, which the
+        server has not seen, as it came inside the seal."""
+        keys = [key for _, _, key in self._theirs.values()]
+        try:
+            return agreements(self._masking, keys)
+        except UnalikeError:
+            other = next(other for other, key in zip(self._theirs, keys, strict=True) if not _is_key(key))
+            raise Blamed(f"What client {other} dealt has no key in it: it did not keep the rules.", other) from None
 
     def statement(self, came: Iterable[int]) -> bytes:
         """Return the statement that a client signs to agree on who came."""
@@ -288,6 +297,18 @@ class Collector:
             np.add(total, vector, out=total)
         self.came.append(client)
 
+    def check_came(self) -> None:
+        """Raise `Void` if too few came for the sum to be opened, before anybody is asked to: then it may be asked for
+        again."""
+        came = {*self.came}
+        for client in self.present:
+            left = len(came & self.group.lattice.near(client))
+            if left < self.group.threshold and (client in came or left):
+                raise Void(
+                    f"{left} neighbours of client {client} answered, and {self.group.threshold} must, to open its "
+                    "masks: the sum is void, nothing was learnt."
+                )
+
     def take_opened(self, client: int, shares: Mapping[int, bytes]) -> None:
         """Take the shares that a client gave to open the sum."""
         there = self.group.lattice.near(client) & self._there
@@ -363,6 +384,14 @@ def _number(value: int) -> bytes:
 
 def _listed(clients: Iterable[int]) -> bytes:
     return b"".join(map(_number, sorted(clients)))
+
+
+def _is_key(public: bytes) -> bool:
+    """Return whether these bytes are an X25519 key that secrets can be shared with."""
+    try:
+        return bool(agreement(os.urandom(KEY), public))
+    except UnalikeError:
+        return False
 
 
 def _all_are(parts: Iterable[bytes], size: int) -> bool:

@@ -11,6 +11,7 @@ import dataclasses as dc
 import hashlib
 import json
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -488,7 +489,9 @@ class Clients:
 
     def plan(self, tables: dict[str, Any], data: Federation, keys: list[str], networks: Any = None) -> None:
         """Send the plan to all clients, each with the digest of its network. The run's name is made from the plan and
-        the keys, so that a new server that resumes the run finds the clients' state."""
+        the keys, so that a new server that resumes the run finds the clients' state. A number that is drawn when the
+        run begins is in the plan: clients keep what they answered in a run, and would refuse one of the same settings
+        that takes another course."""
         told_all = {t: tables[t] for t in PLANNED if tables.get(t)} | {"run": _planned_run(tables["run"])}
         planned, files = _portable(told_all)
         plan: dict[str, Any] = {
@@ -500,6 +503,8 @@ class Clients:
             "files": files,
             "run": planned.pop("run"),
         }
+        once = os.urandom(8).hex() if self.earlier is None else self.earlier.once
+        plan |= {"once": once} if once else {}  # none in runs that earlier versions began
         told = [self._of_part(data.part_of(k), k) for k in range(len(data))]
         named = {**plan, **told[0]}
         if isinstance(data, JoinedFederation):
@@ -513,7 +518,7 @@ class Clients:
         self.terms = plan_digest(own[0])  # (only where there is one network are sums hidden)
         self._plans = [{"kind": "plan", "run": self.run, "plan": one} for one in own]
         told_sizes = {self.names[k]: fact["sizes"] for k, fact in self.facts.items()}
-        self.roster = Roster(keys, data.classes, told[0]["preparation"], self._begun, told_sizes)
+        self.roster = Roster(keys, data.classes, told[0]["preparation"], self._begun, told_sizes, once)
         for client in self.tell({k: self._plans[k] for k in sorted(self.facts)}):
             self.attendance.joined(client)
 
