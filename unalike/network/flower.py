@@ -518,12 +518,17 @@ class FlowerClient(_End):
         self._asked: Message | None = None
 
     def join(self) -> None:
-        begin = time.monotonic()
-        end = begin + self._patience
         request = fleet.ActivateNodeRequest(public_key=self._public, heartbeat_interval=BEAT)
-        waiting = lambda reason: self._say(f"waiting for {self._address} ({reason})")  # noqa: E731
         self._say(f"joining {self._address}")
+        begin: float | None = None  # when the server that is there first refused this key
         refused = False
+
+        def waiting(reason: str) -> None:
+            nonlocal begin
+            # patience is with a server that answers: the time for which there was none does not count
+            begin = None
+            self._say(f"waiting for {self._address} ({reason})")
+
         while True:
             try:
                 answer = _call(self._http.ActivateNode, request, self._stop, self._wait, waiting)
@@ -531,7 +536,8 @@ class FlowerClient(_End):
             except Away as error:
                 raise UnalikeError(f"{error} Start it, or see the address.") from None
             except Refused as error:
-                if time.monotonic() > end:
+                begin = time.monotonic() if begin is None else begin
+                if time.monotonic() > begin + self._patience:
                     why = error.clock or (
                         "Its .pub must be among the server's keys, and no other process may use it. (Or the clocks "
                         "differ: they must agree to a few seconds.)"
