@@ -242,6 +242,7 @@ def test_who_may_come_in(tmp_path):
             f"joining {here.address}",
             f"{here.address} refuses this key",
         ]
+        assert "refuses this key (401);" in said[1]
         keys.make_server(tmp_path / "other", [])
         doubter = flower.FlowerClient(
             here.address, (tmp_path / "other" / "ca.crt").read_bytes(), tmp_path / "stranger", tmp_path / "node"

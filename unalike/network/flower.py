@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import hashlib
 import hmac
+import json
 import logging
 import os
 import secrets
@@ -240,8 +241,16 @@ class Refused(Exception):
 
     def __init__(self, status: int, text: str, date: str | None = None):
         """date: the time of the answer by the other end's clock."""
-        super().__init__(f"{status} {text[:200]}")
+        super().__init__(f"{status} {_detail(text)[:200]}".strip())
         self.status, self.clock = status, clock_words(date, datetime.datetime.now(datetime.UTC))
+
+
+def _detail(text: str) -> str:
+    """Return the words of a refusal; Flower's are in JSON."""
+    try:
+        return str(json.loads(text)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return text
 
 
 def _call(
