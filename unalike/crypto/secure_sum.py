@@ -288,6 +288,17 @@ class Collector:
             np.add(total, vector, out=total)
         self.came.append(client)
 
+    def check_openable(self) -> None:
+        """Refuse to have a sum opened that cannot be: where a secret has too few neighbours that came. Then nobody has
+        been asked, and it may be tried again."""
+        came = {*self.came}
+        secrets = [c for c in self.present if c in came or self._touches(c, came)]
+        if any(len(came & self.group.lattice.near(c)) < self.group.threshold for c in secrets):
+            raise Void(
+                f"{len(came)} of {len(self.present)} clients answered, and every client needs {self.group.threshold} "
+                "neighbours that did: the sum is void, nothing was learnt."
+            )
+
     def take_opened(self, client: int, shares: Mapping[int, bytes]) -> None:
         """Take the shares that a client gave to open the sum."""
         there = self.group.lattice.near(client) & self._there
