@@ -196,6 +196,12 @@ def test_results_on_standard_output_and_the_rest_on_standard_error(here, capsys)
     assert json.loads(out)["final"]["test_accuracy"] > 0.1
 
 
+def test_the_time_of_a_clock_is_printed_beside_the_machine_s(here, capsys):
+    code, out, _ = do(capsys, "run run.toml --speeds lognormal:1.0 --quiet")
+    time = json.loads(Path("runs/fedprox-digits-1/rounds.jsonl").read_text().splitlines()[-1])["virtual_seconds"]
+    assert code == 0 and re.search(rf"^virtual time +{re.escape(text.span(time))}$", out, re.MULTILINE)
+
+
 def test_an_estimate_after_round_1(here, capsys):
     said = do(capsys, "run run.toml --rounds 9")[2]
     assert "after one round: at most" in said and "MB of memory" in said

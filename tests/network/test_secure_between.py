@@ -129,6 +129,27 @@ def test_with_too_few_left_the_round_is_void(stage, who, people):
         served(settings_of(rounds=1), Direct(people, at(stage, who, None)))
 
 
+def test_a_sum_that_could_not_be_opened_is_asked_for_again_without_the_lost_client(people):
+    """Of four clients each needs all three others: one that is lost with its answer must not end the run."""
+    said = []
+    done = served(settings_of(channel="secure-sum", rounds=1), Direct(people, gone_from("request", 1)), said)
+    assert done.history[-1]["lost"] == 1
+    assert any(line.endswith("It is asked for again.") for line in said)
+
+
+def gone_from(stage, client):
+    """Lose a client from its first answer in a stage on."""
+    gone = []
+
+    def meddle(k, header, answer):
+        if k == client and (gone or header.get("stage", header["kind"]) == stage):
+            gone.append(k)
+            return None
+        return answer
+
+    return meddle
+
+
 def test_no_sum_has_less_noise_than_is_stated(people, monkeypatch):
     """Three of the four shares: the server notices, and clients would not open it for a server that did not."""
     settings = settings_of(channel="clip:0.1,quantise:12:0.1,skellam:1.0:4,secure-sum:0.5", rounds=1)
@@ -172,7 +193,7 @@ def test_one_of_four_that_is_lost_once_costs_no_round(people):
     said, link = [], Direct(people, first_time("request", [1]))
     done = served(settings_of("scaffold", "secure-sum", rounds=2), link, said)
     assert torch.equal(done.server.w, simulated(settings_of("scaffold", "secure-sum", rounds=2)).server.w)
-    assert any("2 neighbours of client 0 answered, and 3 must, to open its masks" in line for line in said)
+    assert any("3 of 4 clients answered, and every client needs 3 neighbours that did" in line for line in said)
 
 
 def test_clients_that_were_started_again_meanwhile_are_in_the_sum_that_is_asked_for_again(people, tmp_path, pairs):

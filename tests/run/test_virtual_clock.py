@@ -349,6 +349,8 @@ def test_files_and_flags_say_the_same():
         config.run({**tables, "clock": {"cutoff": -1.0}})
     with refused("Scaffold does not run so"):
         config.check({**tables, "method": {"name": "scaffold"}, "run": {"rounds": 1, "asynchronous": "buffer:2"}})
+    with refused("FedBuff does not run so: it is asynchronous by itself, without this setting"):
+        config.check({**tables, "method": {"name": "fedbuff"}, "run": {"rounds": 1, "asynchronous": "buffer:2"}})
 
 
 def test_who_was_late_is_out_for_the_rest_of_the_round():

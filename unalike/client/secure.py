@@ -183,6 +183,11 @@ class HidingClient:
         """Return the exchange under which a sum is recorded: all of a preparation are one."""
         return when if self._centers is None else (0, 0)
 
+    def _say_opened(self, when: tuple[int, int], came: int, lost: int) -> None:
+        """Tell the owner that a sum was opened."""
+        what = f"round {when[0] + 1}" if self._centers is None else "features"
+        self.say(f"{what}: opened the sum of {came} clients, {lost} lost")
+
     def _open_once(self, came: Iterable[bytes]) -> None:
         """Record that the sum over these clients, by identity, is opened. Refuse a second sum of one exchange over
         other clients: this client's answer is the same in both, and their difference would reveal a few. A server that
@@ -358,7 +363,7 @@ class SecureClient(HidingClient):
         shares = member.open(came, self.wanted)
         self._open_once(member.group.identities[client] for client in came)
         lost = len(member.group.keys) - len(came)
-        self.say(f"round {self._when[0] + 1}: opened the sum of {len(came)} clients, {lost} lost")
+        self._say_opened(self._when, len(came), lost)
         return {"shares": as_bytes(b"".join(shares[v] for v in sorted(shares))).view(len(shares), -1)}
 
     def _signed(self, other: int, statement: bytes, signature: bytes) -> bool:

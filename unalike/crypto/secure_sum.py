@@ -297,17 +297,16 @@ class Collector:
             np.add(total, vector, out=total)
         self.came.append(client)
 
-    def check_came(self) -> None:
+    def check_openable(self) -> None:
         """Raise `Void` if too few came for the sum to be opened, before anybody is asked to: then it may be asked for
         again."""
         came = {*self.came}
-        for client in self.present:
-            left = len(came & self.group.lattice.near(client))
-            if left < self.group.threshold and (client in came or left):
-                raise Void(
-                    f"{left} neighbours of client {client} answered, and {self.group.threshold} must, to open its "
-                    "masks: the sum is void, nothing was learnt."
-                )
+        secrets = [client for client in self.present if client in came or self._touches(client, came)]
+        if any(len(came & self.group.lattice.near(client)) < self.group.threshold for client in secrets):
+            raise Void(
+                f"{len(came)} of {len(self.present)} clients answered, and every client needs {self.group.threshold} "
+                "neighbours that did: the sum is void, nothing was learnt."
+            )
 
     def take_opened(self, client: int, shares: Mapping[int, bytes]) -> None:
         """Take the shares that a client gave to open the sum."""

@@ -48,7 +48,7 @@ from unalike.network.status_file import StatusFile
 from unalike.run.callbacks import Callback
 from unalike.run.deploy import DEPLOYABLE
 from unalike.run.run import Run
-from unalike.text import printable
+from unalike.text import named, printable
 
 # more splits of a client's samples are a mistake, or an attack
 MOST_SPLITS = 64
@@ -259,7 +259,7 @@ class Clients:
         reason."""
         if wrong and left < self.needed:
             client = min(wrong)
-            raise UnalikeError(_named(self.names[client], printable(wrong[client], 500)))
+            raise UnalikeError(named(self.names[client], printable(wrong[client], 500)))
         for client, reason in sorted(wrong.items()):
             said = printable(reason, 500)
             self.say(f"{self.names[client]} does not take part now: {said}")
@@ -449,7 +449,12 @@ class Clients:
     ) -> Federation:
         """Ask these clients for the sums from which their features are prepared, and return the prepared data; all that
         take part must answer. A resumed run keeps the preparation that it began with. stage: hides single sums."""
+        before = self.earlier.preparation if self.earlier and len({*self._whose}) == 1 else None
         if recipe is None:
+            if before:
+                raise UnalikeError(
+                    "This run began with features that were prepared: give --schema FILE, or --prepare, as it began."
+                )
             return data
         x, y = data.train.x, data.train.y
         if not recipe.fits(x):
@@ -457,7 +462,6 @@ class Clients:
                 f"The run prepares {len(recipe.scaled)} features; samples of the clients are {list(x.shape[1:])}, "
                 f"{x.dtype}."
             )
-        before = self.earlier.preparation if self.earlier and len({*self._whose}) == 1 else None
         if before:
             return data.prepared_by(Preparation.from_plain(before))
         sizes = dict(zip(ids, data.train.sizes.tolist(), strict=True))
@@ -478,9 +482,10 @@ class Clients:
                 break
             except NoSums as error:
                 if len(self.facts) - 1 < self.needed:
-                    raise UnalikeError(f"The features cannot be prepared: {error}") from None
+                    why = named(self.names[error.client], error.reason)
+                    raise UnalikeError(f"The features cannot be prepared: {why}") from None
                 del self.facts[error.client]
-                self._without({error.client: str(error)}, len(self.facts))
+                self._without({error.client: error.reason}, len(self.facts))
             except UnalikeError as error:
                 raise UnalikeError(f"The features cannot be prepared: {error}") from None
         hidden = "" if stage is None else f", by {stage.name}"
@@ -728,11 +733,6 @@ def _usual(kinds: Mapping[int, Any], by_most: bool) -> int:
     count = Counter(json.dumps(kind) for kind in kinds.values())
     most = max(count.values())
     return min(k for k, kind in kinds.items() if count[json.dumps(kind)] == most)
-
-
-def _named(name: str, reason: str) -> str:
-    """Return a reason with its client's name: "site-0 has …" for "it has …"."""
-    return f"{name} {reason.removeprefix('it ')}" if reason.startswith("it ") else f"{name}: {reason}"
 
 
 def _well_formed(facts: Any) -> bool:

@@ -250,6 +250,7 @@ def refusal(method: Method) -> str:
     """Return why a method cannot be given replies of older versions; nothing where it can."""
     each = next((name for name, field in method.sends.items() if field.read != "sum"), None)
     reasons = {
+        "it is asynchronous by itself, without this setting": method.asynchronous == "is",
         "it has no server": method.serverless,
         "its clients' data are pooled": method.pooled,
         "clients send samples": bool(method.ships),
