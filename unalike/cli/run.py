@@ -308,8 +308,8 @@ def report(run: Run, folder: str, as_json: bool) -> None:
     print(show.table([], rows, f"after {count} round{'s' * (count != 1)}"))
     if final and not score_in(final, run.numbers):
         print(
-            "not scored: there was no test set (serve --test-set FILE), and no client was asked\n"
-            'for a score on its own samples (evaluate_clients = "all")'
+            "not scored: there was no test set (serve --test-set FILE), and no client was\n"
+            'asked for a score on its own samples (evaluate_clients = "all")'
         )
     for name in ("guarantee", "sample_guarantee"):
         if name in summary:
