@@ -158,7 +158,7 @@ def test_no_sum_has_less_noise_than_is_stated(people, monkeypatch):
         served(settings, Direct(people, at("request", [1], None)))
     monkeypatch.setattr(HiddenSums, "_check_came", lambda *_: None)
     said = []
-    with refused("0 shares of client 0's own seed came"):
+    with refused("0 neighbours of client 0 helped to open the sum, and 2 must"):
         served(settings, Direct(people, at("request", [1], None)), said)
     assert sum("3 clients came, 2 of them neighbours; 4 and 2 are needed: nothing is opened" in x for x in said) == 3
 

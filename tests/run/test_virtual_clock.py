@@ -272,6 +272,8 @@ def test_times_that_end_before_they_begin(times, tmp_path):
         ("speeds", "client,speed\n0,fast\n", "line 2: must have 2 finite numbers; got .0,fast"),
         ("speeds", "client,speed\n0,1\n\n1\n", "line 4: must have 2"),
         ("speeds", "client,from,speed\n0,0,1\n0,nan,1\n", "line 3: must have 3 finite"),
+        ("speeds", "client,speed\n0,1\n0,2\n", "two speeds at one moment"),
+        ("speeds", "client,speed\n0.5,1\n", "client must be a whole number"),
         ("available", "client,from,to\n0,0,inf\n", "line 2: must have 3 finite"),
         ("available", "client,speed\n0,1\n", "client, from, to"),
     ],

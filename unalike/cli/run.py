@@ -306,6 +306,11 @@ def report(run: Run, folder: str, as_json: bool) -> None:
     rows.append(["time", span(summary["seconds"])])
     count = summary["rounds"]
     print(show.table([], rows, f"after {count} round{'s' * (count != 1)}"))
+    if final and not score_in(final, run.numbers):
+        print(
+            "not scored: there was no test set (serve --test-set FILE), and no client was\n"
+            'asked for a score on its own samples (evaluate_clients = "all")'
+        )
     for name in ("guarantee", "sample_guarantee"):
         if name in summary:
             print(f"private: {summary[name]}")

@@ -340,7 +340,7 @@ class Collector:
         needed, what = self.group.threshold, "own seed" if came else "masking key"
         if len(givers) < needed:
             raise Void(
-                f"{len(givers)} shares of client {client}'s {what} came, and {needed} are needed: the sum is void, "
+                f"{len(givers)} neighbours of client {client} helped to open the sum, and {needed} must: it is void, "
                 "nothing was learnt."
             )
         for left_out in (None, *givers):

@@ -146,6 +146,10 @@ class Trace:
         if rows.shape[1] == 2:
             rows = np.insert(rows, 1, 0.0, axis=1)
         rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+        if (rows[:, 0] % 1).any():
+            raise UnalikeError(f"clock: {name}: in {path}, client must be a whole number.")
+        if name != "available" and not np.diff(rows[:, :2], axis=0).any(axis=1).all():
+            raise UnalikeError(f"clock: {name}: in {path}, a client has two speeds at one moment.")
         self.devices = [rows[rows[:, 0] == device, 1:] for device in np.unique(rows[:, 0])]
         self.end = float(rows[:, 2].max())
         if name != "available":
