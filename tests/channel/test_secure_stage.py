@@ -149,6 +149,12 @@ def test_a_sum_of_too_few_is_void():
 
 def test_a_diverged_client_is_noticed_before_codes_hide_it():
     with pytest.raises(ua.Diverged, match="a client became NaN or infinite"):
+        summed(local=ua.LocalTraining(epochs=1, batch_size=4, lr=1e42))
+
+
+def test_numbers_that_no_code_can_hold_are_beyond_the_limit_too():
+    """Beyond 2^63 units, where they would become another number."""
+    with refused("'delta' goes to .*e.3., beyond 8192"):
         summed(local=ua.LocalTraining(epochs=1, batch_size=4, lr=1e38))
 
 
