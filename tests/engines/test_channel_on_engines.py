@@ -155,7 +155,7 @@ def test_a_run_that_diverges_says_so():
         with refused("became NaN or infinite", Diverged):
             small.run(engine=engine, channel="topk:0.2,quantise:8", local=local)
     with refused("became NaN or infinite", Diverged):  # before the whole codes of a sum hide it
-        small.run(engine="workers", channel="secure-sum", local=dc.replace(small.LOCAL, lr=1e38))
+        small.run(engine="workers", channel="secure-sum", local=dc.replace(small.LOCAL, lr=1e42))
 
 
 def test_a_message_without_a_channel_has_its_old_names(monkeypatch):
