@@ -50,20 +50,10 @@ format: dev
 docs: dev
 	$(BIN)/python docs/generate.py
 
-# The slow tests, then every script in benchmarks/ (not those whose name starts with _). All of it is run even
-# when a part fails, so that the log is whole; pytest's 5 means that there is no slow test yet.
+# The slow tests, then every script in benchmarks/ (not those whose name starts with _), each into a log of its own in
+# docs/acceptance/: hours. Some of them: make acceptance ONLY="tests engines".
 acceptance: browser
-	@mkdir -p docs; set -o pipefail; { \
-	  failed=0; \
-	  echo "== pytest -m slow"; \
-	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow || [ $$? -eq 5 ] || failed=1; \
-	  for script in benchmarks/[!_]*.py; do \
-	    [ -e "$$script" ] || continue; \
-	    echo "== $$script"; \
-	    $(BIN)/python "$$script" || { echo "FAILED: $$script"; failed=1; }; \
-	  done; \
-	  [ $$failed -eq 0 ] && echo "== all passed" || { echo "== something failed"; exit 1; }; \
-	} 2>&1 | tee docs/acceptance.log
+	benchmarks/acceptance.sh $(ONLY)
 
 # Both README commands in a fresh clone with a new environment.
 fresh:

@@ -98,3 +98,8 @@ def parse_budget(text: str) -> float:
     if not 0 < value < math.inf:
         raise UnalikeError(f"--budget must be a time such as 25m, 90s or 2h; got {text!r}.")
     return value
+
+
+def named(name: str, reason: str) -> str:
+    """Return a reason with its client's name: "site-0 has …" for "it has …"."""
+    return f"{name} {reason.removeprefix('it ')}" if reason.startswith("it ") else f"{name}: {reason}"

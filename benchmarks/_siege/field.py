@@ -314,6 +314,8 @@ def client_siege(scene: str, count: int, seed: int) -> tuple[list[Shot], list[st
                 if len(shots) < count:
                     with watched():
                         shots.append(_shoot(person, parts, conversation, draw, faults))
+                    if shots[-1].fate == "answered" and _begins(shots[-1].after) and not _begins(parts[0]):
+                        break  # it was told to begin the round again, by another of the method's functions
                 answer = person.answer(parts)
                 if _refusal(answer):
                     break  # it says why it cannot: that costs this client its rounds
@@ -329,6 +331,12 @@ def client_siege(scene: str, count: int, seed: int) -> tuple[list[Shot], list[st
 
 def _answers(person: Client, conversation) -> list[bytes]:
     return [person.answer(parts) for parts in conversation]
+
+
+def _begins(part: bytes) -> bool:
+    """Return whether a request, of which this is the shared part, begins a round."""
+    header, _ = wire.decode(part)
+    return header.get("kind") == "request" and header.get("exchange") == 0
 
 
 def _alike(one: bytes, two: bytes) -> bool:

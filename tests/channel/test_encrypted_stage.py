@@ -64,7 +64,7 @@ def test_single_values_are_refused_by_name():
         ("topk:0.1,paillier", "entries of each client's own choice"),
         ("quantise:8,ckks", "a unit of each client's own"),
         ("paillier,clip:1.0", "must come before"),
-        ("secure-sum,paillier", "must come before"),
+        ("secure-sum,paillier", "one of them is enough"),
         ("ckks:private", "key must be"),
         ("paillier:512", "key"),
         ("ckks:bits=36:limit=64", r"longer than the 38 bits .* at most 35 bits"),

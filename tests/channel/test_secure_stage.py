@@ -113,7 +113,7 @@ def test_loss_and_sizes_are_told_as_sums_alone():
         ("quantise:8,secure-sum", "a unit of each client's own"),
         ("secure-sum,clip:1.0", "must come before"),
         ("secure-sum@delta", "on all fields"),
-        ("secure-sum,secure-sum", "must come before"),
+        ("secure-sum,secure-sum", "one of them is enough"),
     ],
 )
 def test_orders_without_meaning_are_refused(channel, words):
@@ -149,6 +149,12 @@ def test_a_sum_of_too_few_is_void():
 
 def test_a_diverged_client_is_noticed_before_codes_hide_it():
     with pytest.raises(ua.Diverged, match="a client became NaN or infinite"):
+        summed(local=ua.LocalTraining(epochs=1, batch_size=4, lr=1e42))
+
+
+def test_numbers_that_no_code_can_hold_are_beyond_the_limit_too():
+    """Beyond 2^63 units, where they would become another number."""
+    with refused("'delta' goes to .*e.3., beyond 8192"):
         summed(local=ua.LocalTraining(epochs=1, batch_size=4, lr=1e38))
 
 
@@ -185,8 +191,8 @@ def test_bytes_are_those_of_packed_codes_and_shares():
 
 def test_who_can_open_what_is_said():
     assert SecureSum().promise(8) == (
-        "5 of a client's 7 neighbours together with the server open what it sent; one that lies needs more than 2 of "
-        "them, and gets no sum of fewer than 2 others"
+        "5 of a client's 7 neighbours together with the server open what it sent; a server that lies needs more than 2 "
+        "of them, and gets no sum of fewer than 2 others"
     )
     assert "lies opens it alone" in SecureSum(threshold=0.2).promise(11)
     assert "alone it may get a sum of 5, fewer than 6 (least)" in SecureSum(least=6).promise(8)

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -194,6 +195,22 @@ def test_results_on_standard_output_and_the_rest_on_standard_error(here, capsys)
     assert code == 0 and said == ""
     assert json.loads(out)["folder"] == str(here / "runs/fedprox-digits-3")
     assert json.loads(out)["final"]["test_accuracy"] > 0.1
+
+
+def test_a_run_without_any_score_says_why(here, capsys):
+    (here / "mine").mkdir()
+    for k in range(2):
+        np.savez(here / "mine" / f"{k}.npz", x=np.eye(4, dtype="f") + k, y=np.arange(4) % 2)
+    flags = "--method fedavg --rounds 1 --model linear --evaluate-clients none --quiet"
+    _, out, _ = do(capsys, f"run --data-folder mine {flags}")
+    assert "train loss" in out and "not scored: there was no test set" in out and max(map(len, out.splitlines())) <= 80
+    assert "not scored" not in do(capsys, "run run.toml --quiet")[1]
+
+
+def test_the_time_of_a_clock_is_printed_beside_the_machine_s(here, capsys):
+    code, out, _ = do(capsys, "run run.toml --speeds lognormal:1.0 --quiet")
+    time = json.loads(Path("runs/fedprox-digits-1/rounds.jsonl").read_text().splitlines()[-1])["virtual_seconds"]
+    assert code == 0 and re.search(rf"^virtual time +{re.escape(text.span(time))}$", out, re.MULTILINE)
 
 
 def test_an_estimate_after_round_1(here, capsys):

@@ -62,6 +62,19 @@ def test_what_is_for_a_round_alone_ends_with_it(node):
     assert asked(node, 5.0, round=2, acknowledged=0) == (10.0, 1.0)  # round 1 never counted
 
 
+def test_a_round_is_not_gone_on_with_after_another_was_asked_for(node):
+    """It would be answered from other state than is meant."""
+    assert asked(node, 5.0) == (5.0, 1.0)
+    assert asked(node, 5.0, round=1, exchange=1) == (
+        5.0,
+        1.0,
+    )  # nothing is pending for it: it may be the first for this client
+    with refused("Another round was asked for in the middle of round 1, .* from its beginning"):
+        asked(node, 5.0, exchange=1)
+    assert asked(node, 6.0) == (6.0, 1.0)  # from its beginning
+    assert asked(node, 6.0, exchange=1) == (12.0, 2.0)
+
+
 def evaluation(node, split, **more):
     header = request_header(node.job.method, Call(Evaluate(split), {}, {}, 0, EVALUATION))
     return wire.decode(node.handle(wire.encode({**header, **more}, {"w": node.job.task.start})))

@@ -1,6 +1,7 @@
 """What a client refuses of a server that wants to isolate its reply in a sum."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from small import refused
 
 from unalike.channel import SecureSum
 from unalike.client.secure import PRESENT, SecureClient, as_bytes, bound, bound_at_client, identity, plan_digest
-from unalike.crypto.secure_sum import RunKey
+from unalike.crypto.secure_sum import Group, RunKey
 from unalike.messages import wire
 
 SHARED = wire.encode({"kind": "request", "function": "client"}, {"w": torch.zeros(2)})
@@ -123,20 +124,43 @@ SECOND = [
 ]
 
 
+def in_a_sum(agreed, neighbours=6, threshold=5, earlier=None):
+    client = SecureClient("r", 0, SecureSum(agree=agreed), signer=Signer())
+    client._when, group = (0, 0), Group(b"", dict.fromkeys(range(7), b""), neighbours, threshold)
+    client._member = SimpleNamespace(group=group)
+    if earlier is not None:
+        client.remember(earlier)
+    return client
+
+
 @pytest.mark.parametrize(("agreed", "second", "fits"), [
     (agreed, second, where[not agreed]) for second, *where in SECOND for agreed in (True, False)
 ])  # fmt: skip
 def test_two_sums_are_over_the_same_clients_or_differ_by_many_on_which_all_agree(agreed, second, fits):
     """Clients 5 and 6 may work with the server and take themselves out of the second sum. Where clients do not agree on
     who came, others may have been told another list."""
-    client = SecureClient("r", 0, SecureSum(agree=agreed), signer=Signer())
-    client._when = (0, 0)
+    client = in_a_sum(agreed)
     client._open_once(map(bytes, [[0], [1], [2], [3]]))
     if fits:
         client._open_once(bytes([k]) for k in second)
     else:
         with refused("whose difference"):
             client._open_once(bytes([k]) for k in second)
+
+
+@pytest.mark.parametrize(
+    ("before", "neighbours", "threshold", "fits"),
+    [(True, 6, 4, True), (True, 6, 3, False), (True, 4, 3, False), (False, 6, 4, False)],
+)
+def test_clients_agree_only_where_all_are_neighbours_and_in_both_sums(before, neighbours, threshold, fits):
+    first = in_a_sum(before)
+    first._open_once(map(bytes, [[0], [1], [2], [3]]))
+    second = in_a_sum(True, neighbours, threshold, first)
+    if fits:
+        second._open_once(bytes([k]) for k in (0, 4, 5, 6))
+    else:
+        with refused("whose difference"):
+            second._open_once(bytes([k]) for k in (0, 4, 5, 6))
 
 
 @pytest.mark.parametrize("attempt", [None, 1, "first", "\ud800" * 16, "0" * 15, "0" * 17])

@@ -272,7 +272,7 @@ def test_what_is_dealt_to_others_than_neighbours_is_refused(wrong):
 
 def test_signatures_of_others_do_not_count():
     federation = Federation(threshold=4, agree=True, liars={"agree": {0: spoilt, 1: spoilt}})
-    with pytest.raises(Void, match="shares of client 0"):
+    with pytest.raises(Void, match="neighbours of client 0 helped"):
         federation.run()
 
 

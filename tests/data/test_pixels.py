@@ -1,6 +1,7 @@
 """Pictures that are held as bytes: the same numbers, a quarter of the memory."""
 
 import copy
+import json
 import pickle
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch.func import vmap
 from torch.nn.functional import conv2d
 
 import unalike as ua
+from unalike.data.columns import FORMAT
 from unalike.data.pixels import Pixels, held_by, kept, made_of, numbers, pixels, read, rows_of
 from unalike.data.sources.common import images
 from unalike.errors import UnalikeError
@@ -56,6 +58,7 @@ SAME = {
     "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
     "in a stack of clients": lambda x: vmap(lambda one: one * 2)(x),
     "numpy": lambda x: torch.from_numpy(np.asarray(x) + 0),
+    "another library": lambda x: torch.from_dlpack(x) + 0,
     "a convolution": lambda x: conv2d(x, torch.ones(2, 3, 2, 2)),
     "iterated": lambda x: torch.stack(list(x)),
     "copied into": lambda x: torch.zeros(20, 3, 4, 4).copy_(x),
@@ -69,6 +72,7 @@ STAYS = {
     "pickled": lambda x: pickle.loads(pickle.dumps(x)),
     "copied": lambda x: copy.deepcopy(x),
     "taken apart": lambda x: made_of(held_by(x)),
+    "shared": lambda x: copy.copy(x).share_memory_(),
 }
 
 
@@ -105,6 +109,15 @@ def test_a_row_that_is_not_there(held, where):
         held[torch.tensor([where])]
     with pytest.raises(IndexError):
         held[where]
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+def test_masks(held, plain):
+    mask = (torch.arange(20) % 3 == 0).to(torch.uint8)
+    assert torch.equal(held[mask], plain[mask])
+    for size in (19, 21):
+        with pytest.raises(IndexError, match="does not match"):
+            held[torch.zeros(size, dtype=torch.bool)]
 
 
 @pytest.mark.parametrize(
@@ -149,9 +162,14 @@ def test_a_federation_takes_a_quarter_of_the_memory(held, plain):
 
 
 def test_folders_of_columns_hold_bytes_too(held, plain, tmp_path):
-    got, want = split(held).mapped(tmp_path / "held"), split(plain)
+    plain_folder = tmp_path / "plain"
+    got, want = split(held).mapped(tmp_path / "held"), split(plain).mapped(plain_folder)
     assert all(isinstance(x, Pixels) for x in parts(got)) and got.fingerprint() == want.fingerprint()
     assert np.load(tmp_path / "held" / "training_x.npy").dtype == np.uint8
+    forms = [
+        json.loads((folder / "columns.json").read_text())["format"] for folder in (tmp_path / "held", plain_folder)
+    ]
+    assert forms[0] != forms[1] == FORMAT  # an older version must refuse it
     double = split(held).to("cpu", torch.float64).mapped(tmp_path / "double")
     assert double.fingerprint() == want.to("cpu", torch.float64).fingerprint()
 

@@ -1,6 +1,7 @@
 """Steps that are compiled in a thread of their own while rounds go on. Without a GPU the early steps are not captured,
 and run as they are on static buffers."""
 
+import math
 import sys
 import time
 
@@ -125,8 +126,9 @@ def test_fast_layers_and_then_a_compiled_step(early, layers, monkeypatch):
     assert [step.mode for step in run.engine.steps_made] == ["compiled"]
 
 
-def test_fast_layers_with_another_gradient_are_not_taken(early, layers, monkeypatch):
-    monkeypatch.setattr(fast.norms.FastBatchNorm, "forward", lambda self, x: 2 * x)
+@pytest.mark.parametrize("factor", [2, math.nan])
+def test_fast_layers_with_another_gradient_are_not_taken(early, layers, monkeypatch, factor):
+    monkeypatch.setattr(fast.norms.FastBatchNorm, "forward", lambda self, x: factor * x)
     clock = OwnLayers()
     run = pictures(callbacks=[clock])
     assert clock.fast == [()] * 7 and clock.settled[-1]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import uuid
 from pathlib import Path
 
@@ -241,6 +242,7 @@ def test_who_may_come_in(tmp_path):
             f"joining {here.address}",
             f"{here.address} refuses this key",
         ]
+        assert "refuses this key (401);" in said[1]
         keys.make_server(tmp_path / "other", [])
         doubter = flower.FlowerClient(
             here.address, (tmp_path / "other" / "ca.crt").read_bytes(), tmp_path / "stranger", tmp_path / "node"
@@ -264,6 +266,44 @@ def test_a_server_that_is_not_there_is_waited_for_aloud(tmp_path):
         client.join()
     client.leave()
     assert [text.partition(" (")[0] for text in said] == [f"joining {address}", f"waiting for {address}"]
+
+
+@pytest.mark.parametrize("before", [[], [412]])
+def test_waiting_for_a_server_uses_up_no_patience_with_its_first_refusals(tmp_path, before):
+    """A server that has just started answers 412 for a moment, also to a client that has waited for it for long."""
+    import httpx
+
+    keys.make_server(tmp_path / "server", [])
+    keys.make_node(tmp_path / "a")
+    flower, said = one_machine.flower(), []
+    client = flower.FlowerClient(
+        "127.0.0.1:1", (tmp_path / "server" / "ca.crt").read_bytes(), tmp_path / "a", tmp_path / "node", patience=0.6,
+        say=said.append,
+    )  # fmt: skip
+    # it is away for 0.2 and 0.4 s, longer than the patience with a refusal
+    coming = iter([*before, None, None, None, 412, 200])
+
+    class Http:
+        def ActivateNode(self, request):
+            status = next(coming)
+            if status is None:
+                raise httpx.ConnectError("away")
+            answer = httpx.Response(status, request=httpx.Request("POST", "https://server"))
+            answer.raise_for_status()
+            return types.SimpleNamespace(node_id=7)
+
+        def DeactivateNode(self, request):
+            pass
+
+        def close(self):
+            pass
+
+    client._http = Http()
+    client._beating.set()  # no thread for heartbeats
+    client.join()
+    client.leave()
+    assert next(coming, "all asked") == "all asked"
+    assert said == ["joining 127.0.0.1:1", "waiting for 127.0.0.1:1 (away)"]
 
 
 def _context(ca):

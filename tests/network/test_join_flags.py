@@ -13,15 +13,16 @@ from small import refused
 
 from unalike.cli import main, parser
 from unalike.errors import UnalikeError
+from unalike.network import keys
 from unalike.network.policy import Policy, policy_of, read_policy
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "federation"
 
 
-def joined(tmp_path, *words):
+def joined(tmp_path, *words, server="localhost:1"):
     np.savez(tmp_path / "mine.npz", x=np.zeros((20, 2), np.float32), y=np.zeros(20, np.int64))
     flags = ("--ca", "ca.crt", "--key", "key", "--data", str(tmp_path / "mine.npz"), "--state", str(tmp_path / "state"))
-    return main(["join", "localhost:1", *flags, *map(str, words)])
+    return main(["join", server, *flags, *map(str, words)])
 
 
 def test_a_policy_with_an_unknown_setting_ends_it(tmp_path, capsys):
@@ -37,6 +38,33 @@ def test_asking_needs_a_person(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert "--ask waits for a yes at a terminal, and there is none" in said and len(said.splitlines()) == 1
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", ":8443", "localhost:port", "localhost:70000"])
+def test_an_address_without_a_port_is_no_fault_of_ours(tmp_path, address, capsys):
+    keys.make_node(tmp_path / "a")
+    assert joined(tmp_path, "--key", tmp_path / "a", server=address) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "unalike: The server is given as HOST:PORT, such as server.example.org:8443; got " + repr(address) + ".\n"
+    )
+
+
+def test_a_certificate_that_is_none_is_named(tmp_path, capsys):
+    keys.make_node(tmp_path / "a")
+    for content in (b"{}", b"\xff\x00", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"):
+        (tmp_path / "other.crt").write_bytes(content)
+        assert joined(tmp_path, "--key", tmp_path / "a", "--ca", tmp_path / "other.crt") == 2
+        said = capsys.readouterr().err
+        assert "other.crt is no certificate: give the federation's ca.crt." in said and len(said.splitlines()) == 1
+
+
+def test_a_peers_key_that_is_none_is_named(tmp_path, capsys):
+    keys.make_node(tmp_path / "a")
+    (tmp_path / "peers").mkdir()
+    (tmp_path / "peers" / "b.pub").write_text("hello")
+    assert joined(tmp_path, "--key", tmp_path / "a", "--peers", tmp_path / "peers") == 2
+    assert f"The public key {tmp_path / 'peers' / 'b.pub'} is not of `unalike keys node`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -520,6 +520,7 @@ REQUESTS = {
     "the server's function": (lambda p: asked(p, function="round"), "no function 'round'"),
     "a round before all": (lambda p: asked(p, round=-7), "round -7"),
     "an acknowledged future": (lambda p: asked(p, acknowledged=99), "acknowledges round 99"),
+    "its own round acknowledged": (lambda p: asked(p, acknowledged=united(p)[0]["round"]), "must be one up to"),
     "an acknowledged text": (lambda p: asked(p, acknowledged="all"), "acknowledges round 'all'"),
     "NaN": (lambda p: asked(p, {"w": torch.full((P,), float("nan"))}), "NaN or infinite"),
     "another shape": (lambda p: asked(p, {"w": torch.zeros(P + 1)}), r"must end in [39]"),

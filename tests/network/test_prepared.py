@@ -115,6 +115,18 @@ def test_missing_cells_without_preparation_are_refused(tmp_path):
         server.run(settings, link, KEYS, classes=2, deadline=5.0)
 
 
+def test_a_run_that_prepares_features_does_not_go_on_without(tmp_path):
+    """Its clients would go on training in other units, or be told to clean data that were good."""
+    fed, settings = raw(), tables(rounds=1)
+    settings["run"]["folder"] = str(tmp_path / "run")
+    people, options = joined(fed, tmp_path), {"classes": 2, "deadline": 5.0}
+    server.run(settings, Direct(people), KEYS, recipe=fed.recipe, **options)
+    settings["run"]["rounds"] = 2
+    with pytest.raises(ua.UnalikeError, match="began with features that were prepared: give --schema FILE, or --prep"):
+        server.run(settings, Direct(people), KEYS, resume=True, **options)
+    server.run(settings, Direct(people), KEYS, recipe=fed.recipe, resume=True, **options)
+
+
 def test_a_recipe_for_other_features(tmp_path):
     with pytest.raises(ua.UnalikeError, match="prepares 5 features; samples of the clients are"):
         server.run(tables(), Direct(joined(raw(), tmp_path)), KEYS, recipe=Recipe.of(None, 5), deadline=5.0)
@@ -244,7 +256,13 @@ def test_where_the_channel_hides_replies_these_sums_are_hidden_too(tmp_path, sig
             answers.append(wire.decode(answer))
         return answer
 
-    real = hidden_run(Direct(joined(fed, tmp_path), read), fed, said=said)
+    people, log = joined(fed, tmp_path), []
+    people[0].say = log.append
+    real = hidden_run(Direct(people, read), fed, said=said)
+    assert [line for line in log if "opened" in line] == [
+        *["features: opened the sum of 4 clients, 0 lost"] * 2,
+        "round 1: opened the sum of 4 clients, 0 lost",
+    ]
     assert real.data.preparation == fed.prepared().preparation
     assert said == ["features prepared from sums over 4 clients, by secure-sum"]
     assert len(answers) == 2 * SITES and all(name.startswith("sum:") for _, sent in answers for name in sent)
@@ -282,8 +300,14 @@ def test_a_client_that_is_lost_before_anything_is_opened_is_done_without(tmp_pat
     fed, said = raw(), []
     real = hidden_run(Direct(joined(fed, tmp_path), lost_in(0, "sums")), fed, said=said, limits=Limits(least=3))
     assert "features prepared from sums over 3 clients, by secure-sum" in said
-    assert any(line.startswith("site-2 does not take part now") for line in said)
+    words = "site-2 does not take part now: it does not answer, and features are prepared from all clients' sums."
+    assert words in said
     assert real.data.preparation != fed.prepared().preparation
+
+
+def test_a_client_that_keeps_the_features_from_being_prepared_is_named(tmp_path, signed):
+    with pytest.raises(ua.UnalikeError, match="The features cannot be prepared: site-2 does not answer, and features"):
+        hidden_run(Direct(joined(raw(), tmp_path), lost_in(0, "sums")), raw())
 
 
 def test_a_client_that_is_lost_after_the_first_sum_ends_the_preparation(tmp_path, signed):

@@ -10,12 +10,16 @@ from test_secure_between import at, four_clients, person, settings_of, signing_k
 import unalike as ua
 from unalike.channel.stages import SecureSum
 from unalike.client.node import Node
-from unalike.client.secure import SecureClient
+from unalike.client.preparing import slots_of, unlimbed, widths_of
+from unalike.client.secure import SecureClient, as_bytes
 from unalike.client.settled import Settled
+from unalike.crypto import ring, secure_sum
+from unalike.crypto.secure_sum import Collector, Member, Void
 from unalike.data.preparation import Recipe
-from unalike.engines.preparing import RUN, HiddenPreparation
+from unalike.engines.preparing import RUN, SUMS, HiddenPreparation, _read
 from unalike.engines.secure import MaskedSums
 from unalike.messages import wire
+from unalike.network import keys
 from unalike.network.client import Client
 from unalike.network.policy import Policy
 from unalike.network.preparing import beginning
@@ -92,6 +96,150 @@ def test_by_their_numbers_alone_each_client_s_sums_would_come_out(five, pairs, m
     monkeypatch.setattr(SecureClient, "_open_once", by_number)
     sums = torch.stack([sums_without_one(five, pairs, k) for k in range(4)])
     assert torch.allclose(sums.sum(0) / 3 - sums[1], five[1].data.train.of(0)[0].double().sum(0))
+
+
+# ---------------------------------------------------------------- lists that are not the same for all
+
+
+class Killed(Exception):
+    pass
+
+
+def many(n, folder, monkeypatch, **rules):
+    """n clients with signing keys."""
+    fed = federation(sizes=(16,) * n)
+    pairs = [keys.make_node(folder / "keys" / f"client-{k:02d}") for k in range(n)]
+    monkeypatch.setattr("test_network_messages.KEYS", {f"site-{k:02d}": f.read_bytes() for k, f in enumerate(pairs)})
+    monkeypatch.setattr("test_network_messages.data", lambda *_: fed)
+    return [person(fed, k, folder, Policy(least_steps=1, **rules), pairs) for k in range(n)], pairs
+
+
+def with_few_neighbours(folder, monkeypatch):
+    """24 clients on a ring, each with 8 neighbours, all agree on who came, and the sum of all is opened. Then the
+    server asks again: one half of the ring, around client 3, is told that it and two others on the far side are lost,
+    and the other half that nobody is. Each half agrees. Return what the sums differ in."""
+    people, _ = many(24, folder, monkeypatch, require=("secure-sum:0.51:least=3:neighbours=8",))
+    victim, totals, rings, signed = 3, [], [], {}
+
+    class Taking(Collector):
+        def __init__(self, group, request):
+            super().__init__(group, request)
+            rings.append(group.lattice._order)
+
+        def total(self):
+            totals.append([vector.copy() for vector in super().total()])
+            raise Killed
+
+    def told(k):
+        place = {client: (at - rings[-1].index(victim) + 12) % 24 - 12 for at, client in enumerate(rings[-1])}
+        lost = [victim, *(client for client in place if place[client] in (11, -12))] if abs(place[k]) <= 6 else []
+        return [client for client in range(24) if client not in lost]
+
+    class Lying(Direct):
+        def exchange(self, requests, seconds):
+            stage = (lambda header: header.get("stage", header["kind"]))(wire.decode(requests[0][0])[0])
+            out = dict(requests)
+            for k, (first, *rest) in requests.items() if stage in ("agree", "open") else ():
+                header, parts = wire.decode(first)
+                header.pop("format")
+                alike = [signed[c] if c in signed and told(c) == told(k) else bytes(96) for c in told(k)]
+                lists = {"came": torch.tensor(told(k)), "signatures": as_bytes(b"".join(alike)).view(-1, 96)}
+                out[k] = (wire.encode(header, {name: lists[name] for name in parts}), *rest)
+            for k, answer in super().exchange(out, seconds):
+                if stage == "agree":
+                    signed[k] = wire.decode(answer)[1]["signature"].numpy().tobytes()
+                if (k, stage) != (victim, "request"):
+                    yield k, answer
+
+    channel = "secure-sum:0.51:8:least=3:agree=true"
+    settings = settings_of(channel=channel, rounds=1, folder=str(folder / "run"), evaluate_clients="none")
+    settings["local"]["batch_size"] = 16
+    monkeypatch.setattr("unalike.engines.secure.Collector", Taking)
+    with pytest.raises(Killed):
+        served(settings, Direct(people))
+    try:
+        served(settings, Lying(people), said := [], resume=True)
+    except Killed:
+        apart = ring.signed(ring.reduced(totals[0][0] - totals[1][0], 45), 45)
+        assert apart[-3:].tolist() == [1, 16, 1]  # one that trained, on its 16 samples
+        return apart
+    except ua.UnalikeError:
+        assert any("second sum of round 1 over other clients" in line for line in said)
+    return None
+
+
+class Preparing:
+    """Asks for the first sum of a preparation; with `told`, tells each client another list of those who came."""
+
+    run, terms, keys = RUN, b"", PublicKeys()
+    again = None
+
+    def __init__(self, people, pairs, stage, victim, told=None):
+        self.people, self.stage, self.victim, self.told = people, stage, victim, told
+        self.public, self.said = [pair.read_text() for pair in pairs], []
+        for k, message in beginning(stage, range(len(people))).items():
+            assert wire.decode(people[k].answer((wire.encode(message, {}),)))[0]["kind"] == "reply"
+
+    def ask(self, requests):
+        for k, parts in requests.items():
+            header = wire.decode(parts[0])[0]
+            if self.told and header.pop("format") and header.get("stage") == "open":
+                parts = (wire.encode(header, {"came": torch.tensor(self.told(k))}),)
+            answer = self.people[k].answer(tuple(parts))
+            if not (self.told and k == self.victim and header["kind"] == "prepare"):
+                yield k, answer
+
+    def refuse(self, client, reason):
+        self.said.append(reason)
+
+    def sum(self):
+        recipe, everybody = Recipe.of(None, 5), range(len(self.people))
+        header = {"kind": "prepare", "stage": SUMS, "version": ua.__version__, "run": RUN, "round": 0}
+        shared = wire.encode({**header, "recipe": recipe.plain()}, {})
+        requests = {k: (shared, wire.encode({}, {})) for k in everybody}
+        slots = slots_of(widths_of(("present", "sum"), recipe, 1), 0)
+        sums = MaskedSums(self.stage, self, RUN)
+        return unlimbed(sums.collect((0, 0), [*everybody], lambda n: slots, requests, _read, 3, 1).totals["sum"])
+
+
+def with_agreement_the_second_time(folder, monkeypatch):
+    """Eleven clients prepare features. The first sum is of all but client 3, without agreement, and each is told that
+    two others are lost too, for each two others; the second is of all, who agree. Return the sums' difference."""
+    people, pairs = many(11, folder, monkeypatch, require=("secure-sum",))
+    others = [k for k in range(11) if k != 3]
+
+    def told(k):
+        place = others.index(k)
+        return sorted({*others} - {others[(place + 1) % 10], others[(place + 2) % 10]})
+
+    class Choosing(Collector):
+        """Takes of each client's shares those which it gave for what is true."""
+
+        def take_opened(self, client, shares):
+            super().take_opened(client, shares)
+            self._given[client] = {v: s for v, s in shares.items() if (v in told(client)) == (v in self.came)}
+
+    monkeypatch.setattr("unalike.engines.secure.Collector", Choosing)
+    first = Preparing(people, pairs, SecureSum(), 3, told).sum()
+    monkeypatch.setattr("unalike.engines.secure.Collector", Collector)
+    second = Preparing(people, pairs, SecureSum(agree=True), 3)
+    try:
+        apart = second.sum() - first
+    except Void:
+        assert any("second sum of round 1 over other clients" in line for line in second.said)
+        return None
+    assert torch.allclose(apart, people[3].data.train.of(0)[0].double().sum(0))
+    return apart
+
+
+@pytest.mark.parametrize("attack", [with_few_neighbours, with_agreement_the_second_time])
+def test_a_second_sum_of_an_exchange_is_opened_only_where_all_have_agreed_to_one_list_in_both(
+    attack, tmp_path, monkeypatch
+):
+    assert attack(tmp_path / "with", monkeypatch) is None
+    monkeypatch.setattr(SecureClient, "_agreed", property(lambda self: self.stage.agree))
+    monkeypatch.setattr(SecureClient, "_loose", property(lambda self: set(), lambda self, value: None), raising=False)
+    assert attack(tmp_path / "without", monkeypatch) is not None
 
 
 # ---------------------------------------------------------------- another state of one client
@@ -237,6 +385,24 @@ def test_a_client_that_deals_nonsense_to_all_is_left_out(people):
     ids = [[0, 2, 3], [0, 1, 2, 3]]
     settings = settings_of(channel=STAGE, evaluate_clients="none")
     assert torch.equal(done.server.w, simulated(settings, clients_per_round=ids).server.w)
+
+
+def test_a_client_that_seals_a_key_that_is_none_is_left_out(people, monkeypatch):
+    """The server gets a right one, and cannot see the other."""
+    made, lying = secure_sum.public_of, []
+
+    class Liar(Member):
+        def deal(self):
+            lying.append(self.client == 1)
+            found = super().deal()
+            lying.clear()
+            return secure_sum.Dealt(made(self._masking), found.commitment, found.sealed)
+
+    monkeypatch.setattr(secure_sum, "public_of", lambda private: bytes(32) if any(lying) else made(private))
+    monkeypatch.setattr("unalike.client.secure.Member", Liar)
+    said = []
+    done = served(settings_of(channel=STAGE, rounds=1, evaluate_clients="none"), Direct(people), said)
+    assert any("What client 1 dealt has no key in it" in line for line in said) and done.history[0]["lost"] == 1
 
 
 def test_one_accuser_is_not_enough(people):

@@ -15,6 +15,7 @@ from unalike.engines.secure import HiddenSums
 from unalike.messages import wire
 from unalike.network import keys
 from unalike.network.client import Client
+from unalike.network.limits import Limits
 from unalike.network.policy import Policy
 from unalike.network.seal import Keyring
 
@@ -128,6 +129,27 @@ def test_with_too_few_left_the_round_is_void(stage, who, people):
         served(settings_of(rounds=1), Direct(people, at(stage, who, None)))
 
 
+def test_a_sum_that_could_not_be_opened_is_asked_for_again_without_the_lost_client(people):
+    """Of four clients each needs all three others: one that is lost with its answer must not end the run."""
+    said = []
+    done = served(settings_of(channel="secure-sum", rounds=1), Direct(people, gone_from("request", 1)), said)
+    assert done.history[-1]["lost"] == 1
+    assert any(line.endswith("It is asked for again.") for line in said)
+
+
+def gone_from(stage, client):
+    """Lose a client from its first answer in a stage on."""
+    gone = []
+
+    def meddle(k, header, answer):
+        if k == client and (gone or header.get("stage", header["kind"]) == stage):
+            gone.append(k)
+            return None
+        return answer
+
+    return meddle
+
+
 def test_no_sum_has_less_noise_than_is_stated(people, monkeypatch):
     """Three of the four shares: the server notices, and clients would not open it for a server that did not."""
     settings = settings_of(channel="clip:0.1,quantise:12:0.1,skellam:1.0:4,secure-sum:0.5", rounds=1)
@@ -136,7 +158,7 @@ def test_no_sum_has_less_noise_than_is_stated(people, monkeypatch):
         served(settings, Direct(people, at("request", [1], None)))
     monkeypatch.setattr(HiddenSums, "_check_came", lambda *_: None)
     said = []
-    with refused("0 shares of client 0's own seed came"):
+    with refused("0 neighbours of client 0 helped to open the sum, and 2 must"):
         served(settings, Direct(people, at("request", [1], None)), said)
     assert sum("3 clients came, 2 of them neighbours; 4 and 2 are needed: nothing is opened" in x for x in said) == 3
 
@@ -164,6 +186,14 @@ def test_a_sum_that_is_void_before_it_was_opened_is_asked_for_again(stage, peopl
     assert len([line for line in said if "void" in line and line.endswith("It is asked for again.")]) == 1
     attempts = [header["attempt"] for k, header in link.asked if k == 0 and header.get("stage") == "deal"]
     assert len(attempts) == len(set(attempts)) == (2 if stage == "key" else 3)
+
+
+def test_one_of_four_that_is_lost_once_costs_no_round(people):
+    """By default all of a client's three neighbours must stay, so nobody is asked to open the sum of three in vain."""
+    said, link = [], Direct(people, first_time("request", [1]))
+    done = served(settings_of("scaffold", "secure-sum", rounds=2), link, said)
+    assert torch.equal(done.server.w, simulated(settings_of("scaffold", "secure-sum", rounds=2)).server.w)
+    assert any("3 of 4 clients answered, and every client needs 3 neighbours that did" in line for line in said)
 
 
 def test_clients_that_were_started_again_meanwhile_are_in_the_sum_that_is_asked_for_again(people, tmp_path, pairs):
@@ -195,6 +225,23 @@ def test_a_sum_that_clients_were_asked_to_open_is_not_asked_for_again(people):
     assert not any("asked for again" in line for line in said)
 
 
+def test_a_client_that_comes_late_and_has_the_most_samples_is_in_the_next_sum(people):
+    """All are told whose samples are the most, by which they weigh themselves; without the sum of three, by default
+    nothing could be opened."""
+    link, said = Direct(people), []
+    link.away = {2}
+
+    class Comes(ua.Callback):
+        def on_round(self, run, line):
+            link.away = set()
+
+    settings = settings_of(channel="secure-sum", rounds=3, evaluate_clients="none")
+    done = served(settings, link, said, limits=Limits(least=3), callbacks=[Comes()])
+    assert "site-2 has joined" in said and [line.get("lost", 0) for line in done.history] == [1, 0, 0]
+    cohorts = [[0, 1, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+    torch.testing.assert_close(done.server.w, simulated(settings, clients_per_round=cohorts).server.w)
+
+
 @pytest.mark.parametrize("stage", ["deal", "request", "open"])
 def test_a_client_that_was_killed_and_started_again_is_back_in_the_next_round(stage, people, tmp_path, pairs):
     """Its secrets are gone with its memory: it is left out of this sum, and nothing of it can be opened."""
@@ -210,6 +257,14 @@ def test_a_client_that_was_killed_and_started_again_is_back_in_the_next_round(st
     done = served(settings_of(rounds=3), Direct(people, meddle), said)
     assert [line.get("lost", 0) for line in done.history] == [int(stage != "open"), 0, 0]
     assert any("left out" in line for line in said)
+
+
+def test_a_run_of_the_same_settings_is_another_run(people):
+    """Its clients' states, and who is in its sums, may be others than in the first, to the same numbers of rounds."""
+    settings = settings_of("scaffold", rounds=3, evaluate_clients="none")
+    served(settings, Direct(people, at("request", [1], None, rounds=(0, 1))))
+    second = served(settings, Direct(people))
+    assert torch.equal(second.server.w, simulated(settings).server.w)
 
 
 def test_a_server_that_was_killed_goes_on(people, tmp_path):

@@ -247,6 +247,13 @@ def test_a_gradient_of_a_gradient_is_refused_and_never_wrong(kind, monkeypatch):
         run(kind, Sharpness(), engine="batched", fast=True)
 
 
+def test_fast_layers_that_give_no_numbers_are_refused(monkeypatch):
+    monkeypatch.setattr(fast, "ON_CPU", (ALL, frozenset()))
+    monkeypatch.setattr(fast.norms.FastGroupNorm, "forward", lambda self, x: float("nan") * x)
+    with pytest.raises(UnalikeError, match="a layer of the model mixes the samples"):
+        run("norms", ua.FedAvg(), engine="batched", fast=True)
+
+
 def test_a_step_of_ones_own_keeps_the_plain_layers():
     class Steps(ua.FedAvg):
         def client(self, me, s, m):

@@ -11,10 +11,12 @@ import unalike as ua
 from unalike import testing
 from unalike.channel.aged import AgedSums
 from unalike.channel.sums import Sums
-from unalike.contract import Outcome
+from unalike.contract import Call, Outcome
 from unalike.contract.staleness import staleness_weight as weight
 from unalike.methods import METHODS
 from unalike.run.arrivals import refusal
+from unalike.run.clock import Devices
+from unalike.run.under_way import UnderWay
 
 EVEN = ua.LocalTraining(steps=3, batch_size=4, lr=0.1)
 CAN = {
@@ -60,6 +62,22 @@ def test_resumes_in_mid_flight(method, engine, tmp_path):
     resumed = simulate(method, **how, folder=tmp_path / "run", resume=True)
     assert torch.equal(whole.server.w, resumed.server.w) and numbers(whole) == numbers(resumed)
     assert not [name for name in resumed.server.values if name.startswith("_under_way")]
+
+
+def test_listed_arrivals_resume_with_the_versions_that_are_still_needed(tmp_path):
+    """Version 0 is needed three steps after the run was interrupted, version 1 no more."""
+    steps = [[(0, 0)], [(1, 1)], [(2, 2)], [(4, 2)], [(3, 0)]]
+    whole = simulate(ua.FedAvg(), asynchronous=steps, rounds=5)
+    part = simulate(ua.FedAvg(), asynchronous=steps, rounds=3, folder=tmp_path / "run")
+    assert [*part.arrivals.under_way.calls] == [0, 2]
+    resumed = simulate(ua.FedAvg(), asynchronous=steps, rounds=5, folder=tmp_path / "run", resume=True)
+    assert torch.equal(whole.server.w, resumed.server.w) and numbers(whole) == numbers(resumed)
+
+
+def test_other_arrivals_are_another_run(tmp_path):
+    simulate(ua.FedBuff(2), asynchronous=[[(0, 0)], [(1, 0)]], rounds=1, folder=tmp_path / "run")
+    with refused("clock.asynchronous"):
+        simulate(ua.FedBuff(2), asynchronous=[[(0, 0)], [(2, 1)]], rounds=2, folder=tmp_path / "run", resume=True)
 
 
 def test_another_clock_is_another_run(tmp_path):
@@ -124,10 +142,19 @@ def test_vanished_clients_are_counted_and_replaced():
 
 
 def test_steps_are_whole_although_most_vanish():
-    """Who has vanished may begin once more with the same version; else six clients would soon be used up."""
+    """Who has vanished may begin again with the same version; else six clients would soon be used up."""
     run = simulate(ua.FedBuff(5), clock=ua.Clock(dropout=0.9), rounds=3)
     assert [line["clients"] for line in run.history] == [5, 5, 5]
     assert sum(line["lost"] for line in run.history) > 30
+
+
+def test_patience_is_for_those_that_vanish_one_after_another(monkeypatch):
+    """A large step has many that vanish, and is whole all the same."""
+    monkeypatch.setattr("unalike.run.under_way.PATIENCE", 15)
+    devices = Devices(ua.Clock(dropout=0.6), 0, np.ones(500), lambda classes: np.zeros(500))
+    way = UnderWay(devices, 0, 100, lambda version: np.arange(100))
+    way.start(Call("f", {}, {}, 0, 0), lambda ids: np.ones(len(ids)))
+    assert sum(len(ids) for _, ids in way.arrived(200)) == 200 and way.lost > 200
 
 
 @pytest.mark.parametrize(
@@ -344,7 +371,7 @@ def test_settings_that_do_not_go_together(settings, why):
 
 
 def test_noise_and_a_method_that_is_asynchronous_by_itself():
-    with refused("FedBuff is asynchronous by itself, so that it runs under none"):
+    with refused("FedBuff is asynchronous by itself, so leave out the channel"):
         simulate(ua.FedBuff(2), channel="clip:1.0,noise:1.0")
 
 

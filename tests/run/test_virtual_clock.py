@@ -78,7 +78,7 @@ def test_traces(tmp_path):
         [True, False], [True, True], [False, True], [True, True], [False, True],
     ]  # fmt: skip
     plain = tmp_path / "plain.csv"
-    plain.write_text("client,speed\n0,3\n1,4\n")
+    plain.write_text('"client", "Speed"\n0,3\n1,4\n')  # some programs quote their words
     assert devices(speeds=str(plain)).speeds(IDS[:3], 0.0).tolist() == [3, 4, 3]
 
 
@@ -272,6 +272,8 @@ def test_times_that_end_before_they_begin(times, tmp_path):
         ("speeds", "client,speed\n0,fast\n", "line 2: must have 2 finite numbers; got .0,fast"),
         ("speeds", "client,speed\n0,1\n\n1\n", "line 4: must have 2"),
         ("speeds", "client,from,speed\n0,0,1\n0,nan,1\n", "line 3: must have 3 finite"),
+        ("speeds", "client,speed\n0,1\n0,2\n", "two speeds at one moment"),
+        ("speeds", "client,speed\n0.5,1\n", "client must be a whole number"),
         ("available", "client,from,to\n0,0,inf\n", "line 2: must have 3 finite"),
         ("available", "client,speed\n0,1\n", "client, from, to"),
     ],
@@ -349,6 +351,8 @@ def test_files_and_flags_say_the_same():
         config.run({**tables, "clock": {"cutoff": -1.0}})
     with refused("Scaffold does not run so"):
         config.check({**tables, "method": {"name": "scaffold"}, "run": {"rounds": 1, "asynchronous": "buffer:2"}})
+    with refused("FedBuff does not run so: it is asynchronous by itself, without this setting"):
+        config.check({**tables, "method": {"name": "fedbuff"}, "run": {"rounds": 1, "asynchronous": "buffer:2"}})
 
 
 def test_who_was_late_is_out_for_the_rest_of_the_round():

@@ -101,7 +101,7 @@ class Passage:
         """Replace replies by the sums of their codes."""
         slots = outcome.slots = summing.slots({name: rows[0] for name, rows in up.items()})
         codes = summing.codes(slots, up, way, outcome.loss, outcome.samples)
-        outcome.summed = {name: rows.sum(0) for name, rows in codes.items()}
+        outcome.summed = {name: rows.sum(0) if len(rows) > 1 else rows[0] for name, rows in codes.items()}
         outcome.up = {name: rows for name, rows in outcome.up.items() if name in self.sealed}
         return summing.bytes(slots) * len(outcome.ids)
 

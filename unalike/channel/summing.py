@@ -184,7 +184,7 @@ class Summing:
         else:
             codes = values.double().div(slot.unit).round_().to(torch.int64)
         most = (1 << (slot.bits - 1)) - 1
-        if codes.numel() and int(codes.abs().max()) > most:
+        if codes.numel() and _largest(codes) > most:
             raise BeyondLimit(
                 f"{self.stage.name}: {slot.name.strip(':')!r} goes to {float(values.abs().max()):g}, beyond "
                 f"{most * slot.unit:g}: give {self.stage.name} a larger limit."
@@ -208,6 +208,11 @@ class Summing:
 
 
 Build = Callable[[Common, Mapping[str, float], int], Summing]  # a sum over so many clients
+
+
+def _largest(codes: Tensor) -> int:
+    low, high = codes.aminmax()
+    return max(-int(low), int(high))
 
 
 def _code_bits(form: Form) -> int:

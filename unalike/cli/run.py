@@ -301,9 +301,16 @@ def report(run: Run, folder: str, as_json: bool) -> None:
     rows += [[f"bytes {way}", size(summary[f"bytes_{way}"])] for way in ways]
     if summary.get("bytes_up_plain", summary["bytes_up"]) != summary["bytes_up"]:
         rows.append(["bytes up without the channel", size(summary["bytes_up_plain"])])
+    if "virtual_seconds" in final:
+        rows.append(["virtual time", span(final["virtual_seconds"])])
     rows.append(["time", span(summary["seconds"])])
     count = summary["rounds"]
     print(show.table([], rows, f"after {count} round{'s' * (count != 1)}"))
+    if final and not score_in(final, run.numbers):
+        print(
+            "not scored: there was no test set (serve --test-set FILE), and no client was\n"
+            'asked for a score on its own samples (evaluate_clients = "all")'
+        )
     for name in ("guarantee", "sample_guarantee"):
         if name in summary:
             print(f"private: {summary[name]}")

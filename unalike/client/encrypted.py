@@ -160,7 +160,7 @@ class EncryptedClient(HidingClient):
         sums = self._sums_of(answered, parts, came)
         self._open_once(reply.identity for reply in came)
         lost = len(answered.present) - len(came)
-        self.say(f"round {when[0] + 1}: opened the sum of {len(came)} clients, {lost} lost")
+        self._say_opened(when, len(came), lost)
         return {
             f"{MASKED}{bits}": torch.from_numpy(ring.pack(ring.residues(some, bits), bits))
             for bits, some in sums.items()

@@ -24,7 +24,7 @@ from unalike.data.preparation import Preparation, Recipe, Sums, concluded, first
 from unalike.errors import UnalikeError, first_line
 from unalike.messages import wire
 from unalike.messages.request import Asked
-from unalike.text import printable
+from unalike.text import named, printable
 
 KIND = "prepare"
 # limit for a feature, which becomes a float32
@@ -141,8 +141,8 @@ class NoSums(UnalikeError):
     """Raised when a client's sums are missing or not usable."""
 
     def __init__(self, client: int, reason: str):
-        super().__init__(reason)
-        self.client = client
+        super().__init__(named(f"client {client}", reason))
+        self.client, self.reason = client, reason
 
 
 def prepared_together(recipe: Recipe, ask: Ask, sizes: Mapping[int, int], targets: int = 1) -> Preparation:
@@ -182,16 +182,15 @@ def _added(answers: Iterable[tuple[int, bytes]], widths: dict[str, int], sizes: 
             header, sent = wire.decode(answer)
         # any error in decoding: the bytes come from one client and concern it alone
         except Exception as error:
-            raise NoSums(client, f"client {client}: {first_line(error)}.") from None
+            raise NoSums(client, f"{first_line(error)}.") from None
         if header.get("kind") != "reply":
-            raise NoSums(client, f"client {client}: {printable(header.get('reason'), 500)}")
+            raise NoSums(client, printable(header.get("reason"), 500))
         if not right(sent, widths, sizes[client]):
-            raise NoSums(client, f"client {client} answers something else than sums over its {sizes[client]} samples.")
+            raise NoSums(client, f"it answers something else than sums over its {sizes[client]} samples.")
         rows[client] = sent
     if len(rows) != len(sizes):
         silent = min(sizes.keys() - rows.keys())
-        reason = f"client {silent} does not answer, and features are prepared from all clients' sums."
-        raise NoSums(silent, reason)
+        raise NoSums(silent, "it does not answer, and features are prepared from all clients' sums.")
     return {name: totals(torch.stack([rows[k][name] for k in sizes])) for name in widths}
 
 

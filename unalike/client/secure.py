@@ -125,6 +125,7 @@ class HidingClient:
         self._when = (-2, -1)
         # the sums that it has opened, by exchange: whose replies were in them, by identity, since numbers may change
         self._sums: dict[tuple[int, int], set[frozenset[bytes]]] = {}
+        self._loose: set[tuple[int, int]] = set()  # exchanges with a sum of which each may have been told another list
         self._centers: dict[str, bytes] | None = None  # in a preparation: what its sums are taken about
         self._about: dict[tuple[frozenset[bytes], str], bytes] = {}  # the same of sums that it has opened
         self._wrong: dict[tuple[int, int], int] = {}  # sums to be opened that were none, by exchange
@@ -170,6 +171,7 @@ class HidingClient:
     def remember(self, earlier: HidingClient) -> None:
         """Take over the record of what an earlier object has answered and opened."""
         self._sums, self._about, self._wrong = earlier._sums, earlier._about, earlier._wrong
+        self._loose = earlier._loose
 
     def prepare(self, centers: Mapping[str, Tensor]) -> None:
         """Answer next with sums over samples, about these centers. All sums of a preparation are one exchange to the
@@ -181,25 +183,32 @@ class HidingClient:
         """Return the exchange under which a sum is recorded: all of a preparation are one."""
         return when if self._centers is None else (0, 0)
 
+    def _say_opened(self, when: tuple[int, int], came: int, lost: int) -> None:
+        """Tell the owner that a sum was opened."""
+        what = f"round {when[0] + 1}" if self._centers is None else "features"
+        self.say(f"{what}: opened the sum of {came} clients, {lost} lost")
+
     def _open_once(self, came: Iterable[bytes]) -> None:
         """Record that the sum over these clients, by identity, is opened. Refuse a second sum of one exchange over
         other clients: this client's answer is the same in both, and their difference would reveal a few. A server that
-        was killed may ask for the same sum again; and where clients agree on who came, once for one that differs by
-        enough clients. (Else each client may be told another list, and what differs in each may be one client in
-        all.)"""
+        was killed may ask for the same sum again; and where clients agree on who came, in this sum and in the one
+        before, once for one that differs by enough clients. (Else each client may be told another list, and what
+        differs in each may be one client in all.)"""
         found, exchange = frozenset(came), self._exchange(self._when)
         before = self._sums.setdefault(exchange, set()) - {found}
         # each side for itself: who is only in one sum may work with the server, and take itself out
         sides = [side for other in before for side in (found - other, other - found)]
         centers = {(found, name): value for name, value in (self._centers or {}).items()}
         moved = any(self._about.get(key, value) != value for key, value in centers.items())
-        others = len(before) > (1 if self._agreed else 0) or any(0 < len(side) < self.wanted for side in sides)
+        agreed = self._agreed and exchange not in self._loose
+        others = len(before) > (1 if agreed else 0) or any(0 < len(side) < self.wanted for side in sides)
         if others or moved:
             raise UnalikeError(
                 f"The server asks for a second sum of round {self._when[0] + 1} over other clients, whose difference "
                 "would tell too much: nothing is opened. If you know why it has to, start this client again."
             )
         self._sums[exchange].add(found)
+        self._loose |= set() if self._agreed else {exchange}
         self._about |= centers
 
 
@@ -233,7 +242,10 @@ class SecureClient(HidingClient):
 
     @property
     def _agreed(self) -> bool:
-        return self.stage.agree and self.signer is not None
+        """With few neighbours, clients that are far from each other on the ring may have agreed to different lists."""
+        group = None if self._member is None else self._member.group
+        everybody = group is not None and group.degree == len(group.keys) - 1 and 2 * group.threshold > group.degree
+        return self.stage.agree and self.signer is not None and everybody
 
     def _give_key(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         signature = self._sign(self._statement(self.client, self._key.public))
@@ -345,13 +357,13 @@ class SecureClient(HidingClient):
         """Return the shares that open the sum over the clients that came."""
         member = self._sum((whole(header, "round"), whole(header, "exchange")))
         came = numbers(parts, "came")
-        if self._agreed and self.signer is not None:
+        if self.stage.agree and self.signer is not None:
             signatures = dict(zip(came, rows(parts, "signatures", len(came)), strict=True))
             member.check_agreed(came, signatures, self._signed)
         shares = member.open(came, self.wanted)
         self._open_once(member.group.identities[client] for client in came)
         lost = len(member.group.keys) - len(came)
-        self.say(f"round {self._when[0] + 1}: opened the sum of {len(came)} clients, {lost} lost")
+        self._say_opened(self._when, len(came), lost)
         return {"shares": as_bytes(b"".join(shares[v] for v in sorted(shares))).view(len(shares), -1)}
 
     def _signed(self, other: int, statement: bytes, signature: bytes) -> bool:

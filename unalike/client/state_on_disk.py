@@ -58,6 +58,9 @@ class StateFolder:
         # owner alone
         self.path, self.shapes, self.real = path, shapes, real
         self._content: Content | None = None
+        # the round and the first exchange that the pending state is of; and of the last one that was forgotten
+        self._began: tuple[int, int] | None = None
+        self._forgotten: tuple[int, int] | None = None
 
     @contextmanager
     def open(self) -> Iterator[Content]:
@@ -105,9 +108,18 @@ class StateFolder:
             return bytes(content.pending[name].numpy()) if there else None
 
     def begin(self, round: int, exchange: int) -> None:
-        """Forget pending state of another round, or of this round if it starts anew: that reply was lost."""
+        """Forget pending state of another round, or of this round if it starts anew: that reply was lost. Refuse a
+        later exchange of a round whose earlier one was forgotten so: its state is not what the server means."""
         with self.open() as content:
             if exchange == 0 or content.round_of("pending") != round:
+                if self._forgotten is not None and self._forgotten[0] == round and self._forgotten[1] < exchange:
+                    raise UnalikeError(
+                        f"Another round was asked for in the middle of round {round + 1}, and this client has "
+                        "forgotten what it had begun: ask for that round from its beginning."
+                    )
+                if any(name in self.shapes for name in content.pending):
+                    self._forgotten = self._began
+                self._began = (round, exchange)
                 content.forget()
 
     def commit(self) -> set[str]:

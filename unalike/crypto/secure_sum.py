@@ -182,9 +182,18 @@ class Member:
         if self._masked or not self._context:
             raise UnalikeError("A client masks one answer in a sum, after the shares have come.")
         self._masked = True
-        secrets = agreements(self._masking, [key for _, _, key in self._theirs.values()])
-        shared = [(secret, other < self.client) for secret, other in zip(secrets, self._theirs, strict=True)]
+        shared = [(secret, other < self.client) for secret, other in zip(self._secrets(), self._theirs, strict=True)]
         _add(vectors, [(self._seed, False), *shared], self._context)
+
+    def _secrets(self) -> list[bytes]:
+        """Return the secrets that this client shares with its neighbours; name one whose masking key is none, which the
+        server has not seen, as it came inside the seal."""
+        keys = [key for _, _, key in self._theirs.values()]
+        try:
+            return agreements(self._masking, keys)
+        except UnalikeError:
+            other = next(other for other, key in zip(self._theirs, keys, strict=True) if not _is_key(key))
+            raise Blamed(f"What client {other} dealt has no key in it: it did not keep the rules.", other) from None
 
     def statement(self, came: Iterable[int]) -> bytes:
         """Return the statement that a client signs to agree on who came."""
@@ -288,6 +297,17 @@ class Collector:
             np.add(total, vector, out=total)
         self.came.append(client)
 
+    def check_openable(self) -> None:
+        """Raise `Void` if too few came for the sum to be opened, before anybody is asked to: then it may be asked for
+        again."""
+        came = {*self.came}
+        secrets = [client for client in self.present if client in came or self._touches(client, came)]
+        if any(len(came & self.group.lattice.near(client)) < self.group.threshold for client in secrets):
+            raise Void(
+                f"{len(came)} of {len(self.present)} clients answered, and every client needs {self.group.threshold} "
+                "neighbours that did: the sum is void, nothing was learnt."
+            )
+
     def take_opened(self, client: int, shares: Mapping[int, bytes]) -> None:
         """Take the shares that a client gave to open the sum."""
         there = self.group.lattice.near(client) & self._there
@@ -320,7 +340,7 @@ class Collector:
         needed, what = self.group.threshold, "own seed" if came else "masking key"
         if len(givers) < needed:
             raise Void(
-                f"{len(givers)} shares of client {client}'s {what} came, and {needed} are needed: the sum is void, "
+                f"{len(givers)} neighbours of client {client} helped to open the sum, and {needed} must: it is void, "
                 "nothing was learnt."
             )
         for left_out in (None, *givers):
@@ -363,6 +383,14 @@ def _number(value: int) -> bytes:
 
 def _listed(clients: Iterable[int]) -> bytes:
     return b"".join(map(_number, sorted(clients)))
+
+
+def _is_key(public: bytes) -> bool:
+    """Return whether these bytes are an X25519 key that secrets can be shared with."""
+    try:
+        return bool(agreement(os.urandom(KEY), public))
+    except UnalikeError:
+        return False
 
 
 def _all_are(parts: Iterable[bytes], size: int) -> bool:

@@ -165,18 +165,18 @@ class Dataset:
                 f"The partition {partitions.called(dealer)} leaves {len(empty)} of {clients} clients empty: ask for "
                 "fewer clients, or leave these out with drop_empty=True."
             )
-        kept = np.setdiff1d(np.arange(clients), empty)
+        filled = np.setdiff1d(np.arange(clients), empty)
         share = 0.0 if isinstance(test, str) else test
         draws.check_seed(seed)
         check_carved(share, validation)
-        dealt: dict[str, Any] = _deal((self.x, self.y), [parts[k] for k in kept], share, validation, seed)
+        dealt: dict[str, Any] = _deal((self.x, self.y), [parts[k] for k in filled], share, validation, seed)
         if self.test and test_parts:
-            dealt |= {"test": _deal(self.test, [test_parts[k] for k in kept])["train"]}
+            dealt |= {"test": _deal(self.test, [test_parts[k] for k in filled])["train"]}
         fed = Federation(
             **dealt,
             global_test=self.test,
             classes=self.classes,
-            names=None if names is None else [str(names[k]) for k in kept],
+            names=None if names is None else [str(names[k]) for k in filled],
             label_names=self.label_names,
             schema=self.schema,
             recipe=self._recipe(),

@@ -31,6 +31,8 @@ INDEX = "columns.json"
 OWN = ("test", "validation")
 KEYS = ("x", "y", *(f"{letter}_{name}" for name in OWN for letter in "xy"))
 SUFFIXES = (".npz", ".safetensors")
+PIXELS = "_pixels.npz"  # end of the names of the constants of pictures that are held as bytes
+WITH_PIXELS = f"{FORMAT}, pictures as bytes"  # versions up to 0.2.0 would take these for tokens
 # facts that are objects
 KINDS: dict[str, Any] = {"schema": Schema, "recipe": Recipe, "preparation": Preparation, "drift": Drifting}
 STEMS = {"train": "training", "validation": "validation", "test": "test"}  # first part of a split's file names
@@ -180,7 +182,8 @@ def write_mapped(
         parts += ["public"] * (public is not None)
         plain = {name: facts[name] and facts[name].plain() for name in KINDS if name in facts}
         planted = {name: values.tolist() for name, values in facts.get("planted", {}).items()}
-        index = {"format": FORMAT, "parts": parts, **facts, **plain, "planted": planted}
+        form = WITH_PIXELS if any(scratch.glob(f"*{PIXELS}")) else FORMAT
+        index = {"format": form, "parts": parts, **facts, **plain, "planted": planted}
         (scratch / INDEX).write_text(json.dumps(index), encoding="utf-8")
         if target.exists():
             target.rmdir()  # empty: checked above
@@ -196,7 +199,7 @@ def open_mapped(source: Path) -> dict[str, Any]:
     when touched."""
     try:
         index = json.loads((source / INDEX).read_text(encoding="utf-8"))
-        if index["format"] != FORMAT:
+        if index["format"] not in (FORMAT, WITH_PIXELS):
             raise UnalikeError(f"{source} has the format {index['format']!r}: this version reads {FORMAT!r}.")
         pairs = {stem: _open(source, stem) for stem in index["parts"]}
         parts: dict[str, Any] = {"global_test": pairs.pop("global", None), "public": pairs.pop("public", None)}
@@ -235,7 +238,7 @@ def _save(folder: Path, stem: str, x: torch.Tensor, y: torch.Tensor | None) -> N
         np.save(folder / f"{stem}_{letter}.npy", values.cpu().numpy(), allow_pickle=False)
         if constants:
             held: Any = {name: value.cpu().numpy() for name, value in zip(CONSTANTS, constants, strict=True)}
-            np.savez(folder / f"{stem}_{letter}_pixels.npz", **held)
+            np.savez(folder / f"{stem}_{letter}{PIXELS}", **held)
 
 
 def _open(folder: Path, stem: str) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -247,7 +250,7 @@ def _open(folder: Path, stem: str) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def _samples(folder: Path, stem: str) -> torch.Tensor:
     """Open samples: numbers, or bytes with the constants by which they are read."""
-    values, constants = _map(folder / f"{stem}_x.npy"), folder / f"{stem}_x_pixels.npz"
+    values, constants = _map(folder / f"{stem}_x.npy"), folder / f"{stem}_x{PIXELS}"
     if not constants.exists():
         return values
     with np.load(constants, allow_pickle=False) as archive:

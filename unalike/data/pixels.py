@@ -50,6 +50,13 @@ class Pixels(Tensor):
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
+    def __dlpack__(self, *given: Any, **how: Any) -> Any:
+        return self.numbers().__dlpack__(*given, **how)
+
+    def share_memory_(self) -> Pixels:
+        self.held.bytes.share_memory_()
+        return self
+
     def __setitem__(self, *_: Any) -> NoReturn:
         _refuse()
 
@@ -191,9 +198,9 @@ def _picked(x: Tensor, dim: int, rows: Tensor) -> Tensor | None:
 def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
     if not isinstance(x, Pixels) or len(indices) != 1 or indices[0] is None:
         return None
-    rows = indices[0]
-    if rows.dtype == torch.bool:
-        return rows_of(x, rows.nonzero()[:, 0]) if rows.dim() == 1 else None
+    rows = indices[0].to(x.device)
+    if rows.dtype in (torch.bool, torch.uint8):  # a mask
+        return rows_of(x, rows.nonzero()[:, 0]) if rows.shape == x.shape[:1] else None
     return rows_of(x, torch.where(rows < 0, rows + len(x), rows))
 
 

@@ -58,6 +58,10 @@ class Engine:
         found = received(channel, sent, shared_draws(self.job.seed, call.round, call.exchange), device)
         return found.up, {"sent": found.sent, "extra": found.extra}
 
+    def greet(self) -> None:
+        """Called before the first exchange of a round whose replies are hidden: whoever has come since takes part in it
+        with the samples that it has."""
+
     def renew(self) -> None:
         """Called between two calls, after the clients' samples were changed in place (data that drift)."""
         self.job.renew()

@@ -112,6 +112,12 @@ class Flower(Engine):
             return self._of_those_that_came(call, ids)
         return together(self, call, ids)
 
+    def greet(self) -> None:
+        """Send the plan to clients that have come since the start, and learn how many samples they have."""
+        for client, sizes in self.remote.welcome().items():
+            assert isinstance(self.job.data, RemoteFederation)
+            self.job.data.learn(client, sizes)
+
     # ---- clients that arrive when they can
 
     def post(self, call: Call, ids: np.ndarray) -> np.ndarray:
@@ -119,9 +125,7 @@ class Flower(Engine):
         bound = self.remote.limits.norm
         if math.isfinite(bound.most) or math.isfinite(bound.times):
             raise UnalikeError("A norm is judged beside those of a round: leave it out, or run synchronously.")
-        for client, sizes in self.remote.welcome().items():
-            assert isinstance(self.job.data, RemoteFederation)
-            self.job.data.learn(client, sizes)
+        self.greet()
         sent = self.remote.post(self.requests(call, ids, {}))
         judge = self.judge(call)
         self._judges |= dict.fromkeys(sent, judge)
@@ -314,11 +318,10 @@ def together(
     if not len(ids):  # no client has its row, and all were told
         return
     remote = first.remote
-    if call.exchange == 0:
-        for client, sizes in remote.welcome().items():
-            assert isinstance(first.job.data, RemoteFederation)
-            first.job.data.learn(client, sizes)
-    if first.job.channel is not None and first.job.channel.hides and isinstance(call.function, str):
+    hides = first.job.channel is not None and first.job.channel.hides and isinstance(call.function, str)
+    if call.exchange == 0 and not hides:  # else they were greeted before it was told whose samples are the most
+        first.greet()
+    if hides:
         yield from _secure(first, call, ids, sealed)
         return
     judges: dict[int, Callable[[int, bytes], Outcome]] = {}

@@ -180,6 +180,7 @@ class MaskedSums(HiddenSums):
         found = slots(len(group.keys))
         replies = self._mask(collector, found, asked, read)
         self._check_came(len(collector.came), len(group.keys), least)
+        collector.check_openable()
         self._opening = True
         opened = self._open(collector, header)
         for silent in group.keys.keys() - opened:

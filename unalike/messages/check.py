@@ -45,11 +45,10 @@ def asked_call(header: dict[str, Any], method: Method) -> Call:
             raise UnalikeError(
                 f"The request has {key} {_given(header, key)}: it must be a whole number of at least {low}."
             )
-    counted = header.get("acknowledged")
-    if counted is not None and (type(counted) is not int or not -1 <= counted <= header["round"]):
-        raise UnalikeError(
-            f"The request acknowledges round {reprlib.repr(counted)}: it must be one up to {header['round']}."
-        )
+    # a round counts when it is over: an exchange of it that says so would make the client forget its beginning
+    counted, last = header.get("acknowledged"), header["round"] if evaluation else header["round"] - 1
+    if counted is not None and (type(counted) is not int or not -1 <= counted <= last):
+        raise UnalikeError(f"The request acknowledges round {reprlib.repr(counted)}: it must be one up to {last}.")
     function = _evaluation(header) if evaluation else _function(header, method)
     return Call(function, {}, {}, header["round"], header["exchange"], header["trained"])
 

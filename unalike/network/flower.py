@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import hashlib
 import hmac
+import json
 import logging
 import os
 import secrets
@@ -240,8 +241,16 @@ class Refused(Exception):
 
     def __init__(self, status: int, text: str, date: str | None = None):
         """date: the time of the answer by the other end's clock."""
-        super().__init__(f"{status} {text[:200]}")
+        super().__init__(f"{status} {_detail(text)[:200]}".strip())
         self.status, self.clock = status, clock_words(date, datetime.datetime.now(datetime.UTC))
+
+
+def _detail(text: str) -> str:
+    """Return the words of a refusal; Flower's are in JSON."""
+    try:
+        return str(json.loads(text)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return text
 
 
 def _call(
@@ -518,12 +527,17 @@ class FlowerClient(_End):
         self._asked: Message | None = None
 
     def join(self) -> None:
-        begin = time.monotonic()
-        end = begin + self._patience
         request = fleet.ActivateNodeRequest(public_key=self._public, heartbeat_interval=BEAT)
-        waiting = lambda reason: self._say(f"waiting for {self._address} ({reason})")  # noqa: E731
         self._say(f"joining {self._address}")
+        begin: float | None = None  # when the server that is there first refused this key
         refused = False
+
+        def waiting(reason: str) -> None:
+            nonlocal begin
+            # patience is with a server that answers: the time for which there was none does not count
+            begin = None
+            self._say(f"waiting for {self._address} ({reason})")
+
         while True:
             try:
                 answer = _call(self._http.ActivateNode, request, self._stop, self._wait, waiting)
@@ -531,7 +545,8 @@ class FlowerClient(_End):
             except Away as error:
                 raise UnalikeError(f"{error} Start it, or see the address.") from None
             except Refused as error:
-                if time.monotonic() > end:
+                begin = time.monotonic() if begin is None else begin
+                if time.monotonic() > begin + self._patience:
                     why = error.clock or (
                         "Its .pub must be among the server's keys, and no other process may use it. (Or the clocks "
                         "differ: they must agree to a few seconds.)"

@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--splits", metavar="TEXT", help="further splits of the training samples, as support=0.5,query=0.5"
     )
-    parser.add_argument(
-        "--peers", metavar="FOLDER", help="the other clients' .pub files: rows are sealed for these keys and no others"
-    )
+    peers = "the other clients' .pub files: rows are sealed for, and secure sums made with, these keys and no others"
+    parser.add_argument("--peers", metavar="FOLDER", help=peers)
     common = "the key that all clients have in common and the server has not, for channels that encrypt"
     parser.add_argument("--common", metavar="FILE", help=f"{common} (unalike keys common)")
     parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda [auto]")
@@ -88,6 +88,7 @@ def main(args: argparse.Namespace) -> int:
     data = data.named_splits(seed=0, **read_shares(args.splits)) if args.splits else data
     data = with_public(data, Path(args.public)) if args.public else data
     say = (lambda text: None) if getattr(args, "quiet", False) else (lambda text: print(text, flush=True))
+    check_address(args.server)
     keyring = Keyring(Path(args.key), args.peers and Path(args.peers))
     common = keys.read_common(Path(args.common)) if args.common else None
     client = Client(data, Path(args.state), rules, args.device, say, keyring, ask, common)
@@ -95,11 +96,28 @@ def main(args: argparse.Namespace) -> int:
         ca = Path(args.ca).read_bytes()
     except OSError as error:
         raise UnalikeError(f"The certificate {args.ca} cannot be read: {error.strerror}.") from None
+    check_certificate(ca, args.ca)
     link = flower().FlowerClient(args.server, ca, Path(args.key), Path(args.state) / "node", args.wait, say=say)
     # leaves in good order, so that the server hears of it at once
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     attend(link, client, args.once)
     return 0
+
+
+def check_address(text: str) -> None:
+    """Refuse an address that is not HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UnalikeError(f"The server is given as HOST:PORT, such as server.example.org:8443; got {text!r}.")
+
+
+def check_certificate(ca: bytes, name: str) -> None:
+    """Refuse a file that holds no certificate."""
+    try:
+        ssl.create_default_context(cadata=ca.decode("ascii"))
+    # ssl.SSLError is an OSError
+    except (OSError, ValueError):
+        raise UnalikeError(f"{name} is no certificate: give the federation's ca.crt.") from None
 
 
 def ask(words: str) -> bool:

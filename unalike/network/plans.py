@@ -53,9 +53,10 @@ def check_plan(plan: Any) -> None:
         "preparation": lambda v: v is None or table(v),
         "network": lambda v: v is None or isinstance(v, str),
         "public": lambda v: v is None or (isinstance(v, str) and bool(RUN_ID.fullmatch(v))),
+        "once": lambda v: v is None or (isinstance(v, str) and bool(RUN_ID.fullmatch(v))),
     }
     for name, right in wanted.items():
-        needed = name not in ("network", "public")  # optional: plans without them leave these out
+        needed = name not in ("network", "public", "once")  # optional: plans without them leave these out
         if not isinstance(plan, dict) or (needed and name not in plan) or not right(plan.get(name)):
             given = reprlib.repr(plan.get(name) if isinstance(plan, dict) else plan)
             raise UnalikeError(f"The plan's {name} is {given}, which cannot be.")

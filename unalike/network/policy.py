@@ -74,7 +74,9 @@ class Policy:
     max_parameters: int = knob(1_000_000_000, "numbers of a network at most", least=1)
     max_steps: int | None = knob(100_000, "mini-batch steps of one training at most", least=1)
     max_exchanges: int = knob(8, "answers in one round at most", least=1)
-    max_repeats: int = knob(3, "times that one round may begin again, after a failure of the server", least=0)
+    max_repeats: int = knob(
+        9, "times that one round may begin again, after a failure of the server or a hidden sum that was void", least=0
+    )
     max_rounds: int | None = knob(None, "rounds of one run at most", least=1)
     max_runs: int | None = knob(None, "runs at most, ever", least=1)
     keep_runs: int = knob(8, "runs whose state stays on the disk, the last ones", least=1)

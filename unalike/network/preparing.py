@@ -19,6 +19,7 @@ from unalike.engines.preparing import BEGIN, RUN, HiddenPreparation
 from unalike.engines.secure import Requests
 from unalike.errors import UnalikeError
 from unalike.messages import wire
+from unalike.text import named
 
 if TYPE_CHECKING:
     from unalike.network.server import Clients
@@ -68,7 +69,8 @@ def prepared_in_sums(
     try:
         return HiddenPreparation(recipe, stage, asking, sizes, targets).prepared()
     except Void as void:
-        why = [f"client {client}: {reason}" for client, reason in sorted(asking.wrong.items())]
-        if why and not asking.opening:
-            raise NoSums(min(asking.wrong), why[0]) from None
-        raise UnalikeError(" ".join([str(void), *why[:1]])) from None
+        wrong = sorted(asking.wrong.items())
+        if wrong and not asking.opening:
+            raise NoSums(*wrong[0]) from None
+        why = [named(clients.names[client], reason) for client, reason in wrong[:1]]
+        raise UnalikeError(" ".join([str(void), *why])) from None

@@ -25,13 +25,15 @@ ROSTER = "roster.json"
 @dc.dataclass(frozen=True)
 class Roster:
     """keys: hashes of the clients' keys; classes, preparation: as in the plan; begun: samples in each split of each
-    client as counted at the beginning, including absent clients; sizes: as told by the clients, by name."""
+    client as counted at the beginning, including absent clients; sizes: as told by the clients, by name; once: drawn
+    when the run began, so that a run of the same plan that begins later is another one."""
 
     keys: list[str]
     classes: int | None
     preparation: dict[str, Any] | None
     begun: list[dict[str, int]]
     sizes: dict[str, dict[str, int]]
+    once: str = ""
 
     @classmethod
     def of(cls, folder: str | Path | None, keys: list[str]) -> Roster | None:
@@ -43,6 +45,7 @@ class Roster:
             found = cls(**json.loads(file.read_text(encoding="utf-8")))
             every = [*found.sizes.values(), *found.begun]
             fits = len(found.begun) == len(found.keys) and all(sizes["train"] > 0 for sizes in every)
+            fits = fits and isinstance(found.once, str)
         except (ValueError, TypeError, KeyError, AttributeError):
             fits = False
         if not fits:

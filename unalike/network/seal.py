@@ -77,7 +77,7 @@ class Keyring(PublicKeys):
             files = sorted(peers.glob("*.pub"))
             if not files:
                 raise UnalikeError(f"{peers} has no .pub file: put the other clients' public keys there.")
-            self._known = {_point(_public(file.read_text(encoding="utf-8", errors="replace"))) for file in files}
+            self._known = {_point(_public(file.read_text(encoding="utf-8", errors="replace"), file)) for file in files}
             self._known.add(self._own)
 
     def seal(self, row: bytes, about: About) -> tuple[bytes, bytes]:
@@ -150,7 +150,7 @@ def _ecdsa(ec: Any) -> Any:
     return ec.ECDSA(SHA384())
 
 
-def _public(text: str) -> Any:
+def _public(text: str, file: Path | None = None) -> Any:
     ser, ec = _cryptography()
     try:
         public = ser.load_ssh_public_key(" ".join(text.split()[:2]).encode())
@@ -158,7 +158,8 @@ def _public(text: str) -> Any:
     except Exception:
         public = None
     if not isinstance(public, ec.EllipticCurvePublicKey) or public.curve.name != "secp384r1":
-        raise UnalikeError("A client's public key is not of `unalike keys node`: it must be of the curve P-384.")
+        whose = "A client's public key" if file is None else f"The public key {file}"
+        raise UnalikeError(f"{whose} is not of `unalike keys node`: it must be of the curve P-384.")
     return public
 
 

@@ -11,6 +11,7 @@ import dataclasses as dc
 import hashlib
 import json
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ from unalike.network.status_file import StatusFile
 from unalike.run.callbacks import Callback
 from unalike.run.deploy import DEPLOYABLE
 from unalike.run.run import Run
-from unalike.text import printable
+from unalike.text import named, printable
 
 # more splits of a client's samples are a mistake, or an attack
 MOST_SPLITS = 64
@@ -258,7 +259,7 @@ class Clients:
         reason."""
         if wrong and left < self.needed:
             client = min(wrong)
-            raise UnalikeError(_named(self.names[client], printable(wrong[client], 500)))
+            raise UnalikeError(named(self.names[client], printable(wrong[client], 500)))
         for client, reason in sorted(wrong.items()):
             said = printable(reason, 500)
             self.say(f"{self.names[client]} does not take part now: {said}")
@@ -448,7 +449,12 @@ class Clients:
     ) -> Federation:
         """Ask these clients for the sums from which their features are prepared, and return the prepared data; all that
         take part must answer. A resumed run keeps the preparation that it began with. stage: hides single sums."""
+        before = self.earlier.preparation if self.earlier and len({*self._whose}) == 1 else None
         if recipe is None:
+            if before:
+                raise UnalikeError(
+                    "This run began with features that were prepared: give --schema FILE, or --prepare, as it began."
+                )
             return data
         x, y = data.train.x, data.train.y
         if not recipe.fits(x):
@@ -456,7 +462,6 @@ class Clients:
                 f"The run prepares {len(recipe.scaled)} features; samples of the clients are {list(x.shape[1:])}, "
                 f"{x.dtype}."
             )
-        before = self.earlier.preparation if self.earlier and len({*self._whose}) == 1 else None
         if before:
             return data.prepared_by(Preparation.from_plain(before))
         sizes = dict(zip(ids, data.train.sizes.tolist(), strict=True))
@@ -477,9 +482,10 @@ class Clients:
                 break
             except NoSums as error:
                 if len(self.facts) - 1 < self.needed:
-                    raise UnalikeError(f"The features cannot be prepared: {error}") from None
+                    why = named(self.names[error.client], error.reason)
+                    raise UnalikeError(f"The features cannot be prepared: {why}") from None
                 del self.facts[error.client]
-                self._without({error.client: str(error)}, len(self.facts))
+                self._without({error.client: error.reason}, len(self.facts))
             except UnalikeError as error:
                 raise UnalikeError(f"The features cannot be prepared: {error}") from None
         hidden = "" if stage is None else f", by {stage.name}"
@@ -488,7 +494,9 @@ class Clients:
 
     def plan(self, tables: dict[str, Any], data: Federation, keys: list[str], networks: Any = None) -> None:
         """Send the plan to all clients, each with the digest of its network. The run's name is made from the plan and
-        the keys, so that a new server that resumes the run finds the clients' state."""
+        the keys, so that a new server that resumes the run finds the clients' state. A number that is drawn when the
+        run begins is in the plan: clients keep what they answered in a run, and would refuse one of the same settings
+        that takes another course."""
         told_all = {t: tables[t] for t in PLANNED if tables.get(t)} | {"run": _planned_run(tables["run"])}
         planned, files = _portable(told_all)
         plan: dict[str, Any] = {
@@ -500,6 +508,8 @@ class Clients:
             "files": files,
             "run": planned.pop("run"),
         }
+        once = os.urandom(8).hex() if self.earlier is None else self.earlier.once
+        plan |= {"once": once} if once else {}  # none in runs that earlier versions began
         told = [self._of_part(data.part_of(k), k) for k in range(len(data))]
         named = {**plan, **told[0]}
         if isinstance(data, JoinedFederation):
@@ -513,7 +523,7 @@ class Clients:
         self.terms = plan_digest(own[0])  # (only where there is one network are sums hidden)
         self._plans = [{"kind": "plan", "run": self.run, "plan": one} for one in own]
         told_sizes = {self.names[k]: fact["sizes"] for k, fact in self.facts.items()}
-        self.roster = Roster(keys, data.classes, told[0]["preparation"], self._begun, told_sizes)
+        self.roster = Roster(keys, data.classes, told[0]["preparation"], self._begun, told_sizes, once)
         for client in self.tell({k: self._plans[k] for k in sorted(self.facts)}):
             self.attendance.joined(client)
 
@@ -723,11 +733,6 @@ def _usual(kinds: Mapping[int, Any], by_most: bool) -> int:
     count = Counter(json.dumps(kind) for kind in kinds.values())
     most = max(count.values())
     return min(k for k, kind in kinds.items() if count[json.dumps(kind)] == most)
-
-
-def _named(name: str, reason: str) -> str:
-    """Return a reason with its client's name: "site-0 has …" for "it has …"."""
-    return f"{name} {reason.removeprefix('it ')}" if reason.startswith("it ") else f"{name}: {reason}"
 
 
 def _well_formed(facts: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -233,7 +234,8 @@ class Task:
             ) from error
         slack = 0.02 if self.precision == "highest" else 0.1  # wide tolerance: only a wrong gradient must be found
         for got, want in ((pure.layout.repack(g[0], self.layout), gradient), (new[0], live.buffers)):
-            if float((got - want).norm()) > slack * float(want.norm()) + 1e-6:
+            apart, size = float((got - want).norm()), float(want.norm())
+            if math.isfinite(size) and not apart <= slack * size + 1e-6:  # (NaN is not)
                 raise EngineRefused(
                     "a layer of the model mixes the samples of a batch, and the padding of a stack would change it"
                 )

@@ -103,7 +103,7 @@ class Arrivals:
             return {}
         arriving = {"asynchronous": str(self.run.settings.asynchronous), "staleness": self.run.settings.staleness}
         chosen = {"step_seconds": self.clock.step_seconds, **self.clock.facts()}
-        return {"clock": {**chosen, **(arriving if self.buffer else {})}}
+        return {"clock": {**chosen, **(arriving if self.run.settings.asynchronous else {})}}
 
     # ---- who takes part
 
@@ -227,13 +227,12 @@ class Arrivals:
 
 def check_together(method: Method, settings: RunSettings, clock: Clock | None) -> None:
     """Refuse a clock, and clients that arrive when they can, for a channel that hides replies or adds noise."""
-    if clock is not None or settings.asynchronous or method.asynchronous == "is":
-        why = f"{type(method).__name__} is asynchronous by itself, so that it runs under none." * (
-            method.asynchronous == "is"
-        )
+    own = method.asynchronous == "is"
+    if clock is not None or settings.asynchronous or own:
+        by_itself = f"{type(method).__name__} is asynchronous by itself, so leave out the channel."
         raise UnalikeError(
             "A channel that hides replies or adds noise needs cohorts that are drawn and stay together: "
-            + (why or "leave out clock and asynchronous, or the channel.")
+            + (by_itself if own else "leave out clock and asynchronous, or the channel.")
         )
 
 
@@ -251,6 +250,7 @@ def refusal(method: Method) -> str:
     """Return why a method cannot be given replies of older versions; nothing where it can."""
     each = next((name for name, field in method.sends.items() if field.read != "sum"), None)
     reasons = {
+        "it is asynchronous by itself, without this setting": method.asynchronous == "is",
         "it has no server": method.serverless,
         "its clients' data are pooled": method.pooled,
         "clients send samples": bool(method.ships),

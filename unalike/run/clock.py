@@ -135,7 +135,7 @@ class Trace:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or line_of(error)
             raise UnalikeError(f"clock: {name}={path!r} is no CSV file that can be read: {why}.") from None
-        titles = tuple(part.strip().lower() for part in head.split(","))
+        titles = tuple(part.strip(' "').lower() for part in head.split(","))
         given = [(number, line) for number, line in enumerate(lines, 2) if line.strip()]
         if titles not in known or not given:
             columns = " or ".join(", ".join(some) for some in known)
@@ -146,6 +146,10 @@ class Trace:
         if rows.shape[1] == 2:
             rows = np.insert(rows, 1, 0.0, axis=1)
         rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+        if (rows[:, 0] % 1).any():
+            raise UnalikeError(f"clock: {name}: in {path}, client must be a whole number.")
+        if name != "available" and not np.diff(rows[:, :2], axis=0).any(axis=1).all():
+            raise UnalikeError(f"clock: {name}: in {path}, a client has two speeds at one moment.")
         self.devices = [rows[rows[:, 0] == device, 1:] for device in np.unique(rows[:, 0])]
         self.end = float(rows[:, 2].max())
         if name != "available":
@@ -257,7 +261,8 @@ class Devices:
         return self._there(self, ids, time)
 
     def vanishing(self, ids: np.ndarray, when: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return which of these clients vanish in this round or version, and after which share of their time."""
+        """Return which of these clients vanish in this round, or in the piece of work of this number, and after which
+        share of their time."""
         if not self.clock.dropout:
             return np.zeros(len(ids), dtype=bool), np.ones(len(ids))
         gone = self.uniform("vanishes", when, ids) < self.clock.dropout

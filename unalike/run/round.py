@@ -324,6 +324,8 @@ class Round:
         expected = self.expected if self.expected is not None and of_round else float(len(ids))
         draw = lambda ids: job.channel_draws(ids, *when)  # noqa: E731
         if channel.hides:
+            if not when[1]:
+                self.engine.greet()
             self.server.values[KEPT + LARGEST] = float(self.engine.sizes.max())
         return Passage(
             channel, self.kept, self.server.values, draw, job.seed, when, expected, self.secret,

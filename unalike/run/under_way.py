@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +23,7 @@ from unalike.run.clock import Devices
 
 KEPT = "_under_way "  # prefix of its names among the server's values of a checkpoint
 TRIES = 16  # draws among all clients before those that are free are counted out
-PATIENCE = 10_000  # looks at a clock by which nobody is there
+PATIENCE = 10_000  # looks at a clock by which nobody is there, and clients that vanish, in succession
 
 
 class Piece(NamedTuple):
@@ -110,17 +111,18 @@ class UnderWay:
         """Let time pass until so many have arrived, fewer where no more can; return the calls that they answer, oldest
         first, with the clients of each in ascending order."""
         self._check(count)
-        got = list[Piece]()
-        for _ in range(PATIENCE + count):
-            if len(got) >= count:
-                break
+        most = PATIENCE + 2 * self.places  # all at work may vanish, some of them twice, before the first arrives
+        got, patience = list[Piece](), most
+        while len(got) < count and patience:
             if not self.heap or self.heap[0].end > self.time:
                 self._refill()
             if self.heap:
                 piece = self._next()
                 got += [] if piece.lost else [piece]
+                patience = patience - 1 if piece.lost else most
             elif self.devices.pause:
                 self.time += self.devices.pause - self.time % self.devices.pause
+                patience -= 1
             else:
                 break
         if not got:
@@ -149,7 +151,7 @@ class UnderWay:
 
     def _leave(self, piece: Piece) -> None:
         self.busy.discard(piece.client)
-        if not piece.lost:  # who has vanished may begin once more
+        if not piece.lost:  # who has vanished may begin again
             self.resting.add(piece.client)
         self._users[piece.version] -= 1
         self.lost += piece.lost
@@ -227,8 +229,10 @@ class Replay(UnderWay):
 
     def start(self, call: Call, seconds: Callable[[np.ndarray], np.ndarray]) -> int:
         self.calls[call.round], self.version = call, call.round
-        self._users[call.round] = sum(version == call.round for step in self.steps for _, version in step)
-        return self._users[call.round]
+        # (counted anew, also for versions that a checkpoint held)
+        self._users = Counter(version for step in self.steps[call.round :] for _, version in step)
+        self._forget()
+        return self._users.get(call.round, 0)
 
     def arrived(self, count: int) -> list[tuple[Call, np.ndarray]]:
         now = self.version

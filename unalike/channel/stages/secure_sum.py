@@ -55,6 +55,8 @@ class Summed(Stage):
 
     def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
         if after:
+            if after[0].hides:
+                raise refuse(self, f"{after[0]} comes after it: one of them is enough.")
             raise refuse(self, f"{after[0]} comes after it, and must come before: what leaves a client is hidden last.")
         if self.fields:
             raise refuse(self, "it is on all fields of a reply: one in the clear would tell what the others hide.")
@@ -157,7 +159,7 @@ class SecureSum(Summed):
         some = f", and gets no sum of fewer than {fewest} others" if fewest > 1 and not self.agree else ""
         if 0 < alone < self.least and not self.agree:
             some += f"; alone it may get a sum of {alone}, fewer than {self.least} (least), where it tells clients lies"
-        return f"{text}; one that lies needs more than {borne} of them{some}"
+        return f"{text}; a server that lies needs more than {borne} of them{some}"
 
     @property
     def sees(self) -> Sees:
