@@ -1,11 +1,13 @@
 """What a server that lies tries in several sums, by words of errors and by its plan, and clients that spoil sums: with
 the protection nothing of one client comes out, and without it (each taken away in turn) its numbers do."""
 
+# ruff: noqa: F811 (parameters are named after fixtures)
+
 import pytest
 import torch
 from small import federation, refused
 from test_network_messages import Direct, served, simulated
-from test_secure_between import at, four_clients, person, settings_of, signing_keys
+from test_secure_between import at, pairs, people, person, settings_of  # noqa: F401 (two of them are fixtures)
 
 import unalike as ua
 from unalike.channel.stages import SecureSum
@@ -26,16 +28,6 @@ from unalike.network.preparing import beginning
 from unalike.network.seal import PublicKeys
 
 STAGE = "secure-sum:0.6"
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    return signing_keys(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture
-def people(tmp_path, pairs, monkeypatch):
-    return four_clients(tmp_path, pairs, monkeypatch)
 
 
 def changed(parts, where=0, **header):
