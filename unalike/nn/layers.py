@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from unalike.errors import EngineRefused, UnalikeError
 from unalike.nn.keyed import KEY, KeyedAttention, layer_mask
+from unalike.nn.linear import DirectLinear, better
 from unalike.nn.recurrent import PURE, Unrolled
 
 # the buffer in which a step passes its sample weights
@@ -142,6 +143,8 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
             layer.__class__ = PoolingFirst
         elif kind is nn.GroupNorm and not pure:
             layer.__class__ = SafeGroupNorm
+        elif kind is nn.Linear and not pure and better():
+            layer.__class__ = DirectLinear
         elif kind in (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
             layer.__class__ = CounterChannelDropout
         elif isinstance(layer, nn.RNNBase) and (pure or layer.dropout):
