@@ -11,6 +11,7 @@ from test_secure_between import signing_keys
 import unalike as ua
 from unalike import config
 from unalike.channel import Paillier, SecureSum
+from unalike.cli import main
 from unalike.client.preparing import SENDS
 from unalike.crypto.common_key import CommonKey
 from unalike.data.preparation import Recipe
@@ -248,7 +249,7 @@ def hidden_run(link, fed, channel="secure-sum", said=None, **options):
     return server.run(settings, link, KEYS, classes=fed.classes, recipe=fed.recipe, deadline=5.0, say=say, **options)
 
 
-def test_where_the_channel_hides_replies_these_sums_are_hidden_too(tmp_path, signed):
+def test_where_the_channel_hides_replies_these_sums_are_hidden_too(tmp_path, signed, capsys):
     fed, answers, said = raw(), [], []
 
     def read(k, header, answer):
@@ -266,6 +267,8 @@ def test_where_the_channel_hides_replies_these_sums_are_hidden_too(tmp_path, sig
     assert real.data.preparation == fed.prepared().preparation
     assert said == ["features prepared from sums over 4 clients, by secure-sum"]
     assert len(answers) == 2 * SITES and all(name.startswith("sum:") for _, sent in answers for name in sent)
+    assert main(["audit", str(tmp_path / "0")]) == 0
+    assert "preparing features by hidden sums: " in capsys.readouterr().out
 
 
 def strict(fed, folder, *require):

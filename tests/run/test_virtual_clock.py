@@ -97,6 +97,7 @@ def test_slow_devices_go_to_some_classes():
     ("settings", "why"),
     [
         ({"speeds": "normal:1"}, "no CSV file"),
+        ({"speeds": "1,2,3"}, r"a list: \[1,2,3\]"),
         ({"speeds": "lognormal"}, "say lognormal:SIGMA"),
         ({"speeds": [1.0, 0.0]}, "must be a number above 0"),
         ({"available": 0.0}, "available must be a share"),

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from unalike.engines.preparing import RUN as PREPARING
 from unalike.errors import UnalikeError
 from unalike.network import audit
 from unalike.text import printable, size
@@ -95,6 +96,9 @@ def _by_round(lines: list[Line]) -> list[str]:
     out = []
     for run, rounds in named.items():
         whole = sum(bytes_of[run, n] for n in rounds)
+        if run == PREPARING:
+            out.append(f"preparing features by hidden sums: {size(whole)}")
+            continue
         out.append(f"run {printable(run)}: {len(rounds)} rounds, {size(whole)}, the last round {max(rounds) + 1}")
         out += [f"  round {n + 1}: {size(bytes_of[run, n])}" for n in sorted(rounds)[-20:]]
     return out

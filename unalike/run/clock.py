@@ -134,7 +134,8 @@ class Trace:
             head, *lines = Path(path).read_text(encoding="utf-8-sig").splitlines() or [""]
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or line_of(error)
-            raise UnalikeError(f"clock: {name}={path!r} is no CSV file that can be read: {why}.") from None
+            listed = f" A speed for each client is a list: [{path}]." if name != "available" and "," in path else ""
+            raise UnalikeError(f"clock: {name}={path!r} is no CSV file that can be read: {why}.{listed}") from None
         titles = tuple(part.strip(' "').lower() for part in head.split(","))
         given = [(number, line) for number, line in enumerate(lines, 2) if line.strip()]
         if titles not in known or not given:
