@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from unalike.nn.fast.products import TILE, weight_products
 from unalike.nn.kernels.tuned import PROGRAMS, power, tuned
 
 # A loop goes over the places of the window, not over its lines: places beyond the border are masked, so that nothing is
@@ -140,9 +138,6 @@ def _window_gradient(
     tl.store(dw + at, total.to(dw.dtype.element_ty), real)
 
 
-TILE = 64  # channels, of a tile of the result
-
-
 def _precision() -> str:
     """Return how float32 numbers are multiplied: as the run's own convolutions."""
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
@@ -199,7 +194,7 @@ def conv_input_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, paddin
 def conv_weight_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
     # in tf32 the kernel below reached 17 TFLOP/s, since its operands lie the wrong way; products were not measured yet
     if x.dtype == torch.float32:
-        return weight_products(g, x, lines, stride, padding)
+        return weight_products(g, x, lines.shape[2], stride, padding, PROGRAMS // 3)
     (c, m, th, tw, o), (sh, sw, i), k = g.shape, x.shape[2:], lines.shape[2]
     bn, bi = min(TILE, power(o)), min(TILE, triton.next_power_of_2(i))
     taps = min(2 * TILE // bi, triton.next_power_of_2(k * k))
@@ -211,53 +206,3 @@ def conv_weight_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, paddi
         _precision(), bn, bi, taps,
     )  # fmt: skip
     return dw[:, 0] if shares == 1 else dw.sum(1).to(lines.dtype)
-
-
-def weight_products(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
-    """Return the weights' gradient as products of whole matrices, one for each place of the window.
-
-    Pictures and gradients are laid on one grid, with zeros around them, so that a place of the window is so many rows
-    further on in the pictures. Clients are cut into shares, which fill the GPU; in front of each client are zeros too,
-    so that what the last share of a client reads of the next client is zero, and never a number that is not finite.
-    """
-    (c, b, h, w, i), (th, tw, o), k = x.shape, g.shape[2:], lines.shape[2]
-    tiles = c * triton.cdiv(i, TILE) * triton.cdiv(o, TILE)
-    shares = max(1, min(b, triton.cdiv(PROGRAMS // 3, tiles)))
-    out = x.new_empty(k * k, c * shares, o, i)
-    if stride == 1 and k > 1:
-        high, wide = h + 2 * padding, w + 2 * padding
-        front = (k - 1) * (wide + 1)
-        rows = triton.cdiv(front + b * high * wide, shares) * shares
-        pictures, gradients = (_on_a_grid(t, front, rows, high, wide) for t in (x, g))
-        inside = slice(padding, padding + h), slice(padding, padding + w)
-        pictures.grid[:, :, *inside].copy_(x)
-        gradients.grid[:, :, :th, :tw].copy_(g)
-        left = gradients.whole.view(c * shares, rows // shares, o).transpose(1, 2)
-        for place in range(k * k):
-            away = place // k * wide + place % k
-            right = pictures.memory[away * i :][: c * rows * i].view(c * shares, rows // shares, i)
-            torch.bmm(left, right, out=out[place])
-    else:
-        shares = max(n for n in range(1, shares + 1) if b % n == 0)
-        out, padded = out[:, : c * shares], F.pad(x, (0, 0, *(padding,) * 4)) if padding else x
-        left = g.reshape(c * shares, -1, o).transpose(1, 2)
-        for place in range(k * k):
-            down, across = place // k, place % k
-            met = padded[:, :, down : down + stride * th : stride, across : across + stride * tw : stride]
-            torch.bmm(left, met.reshape(c * shares, -1, i), out=out[place])
-    return out.view(k, k, c, shares, o, i).sum(3).permute(2, 3, 0, 1, 4).contiguous()
-
-
-class _Grid(NamedTuple):
-    memory: Tensor  # all numbers, and some more zeros
-    whole: Tensor  # [C, rows, channels]
-    grid: Tensor  # [C, pictures, height, width, channels]: the places of the pictures
-
-
-def _on_a_grid(t: Tensor, front: int, rows: int, high: int, wide: int) -> _Grid:
-    """Return zeros for pictures of this height and width: for each client so many rows, the first `front` of them in
-    front."""
-    c, b, channels = len(t), t.shape[1], t.shape[4]
-    memory = t.new_zeros((c * rows + front) * channels)
-    whole = memory[: c * rows * channels].view(c, rows, channels)
-    return _Grid(memory, whole, whole[:, front : front + b * high * wide].unflatten(1, (b, high, wide)))
