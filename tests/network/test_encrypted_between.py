@@ -138,10 +138,12 @@ def test_clients_that_were_started_again_vote_for_the_reply_that_they_sent(make)
 
 
 def test_a_client_with_another_key_is_left_out(make):
-    said = []
-    done = served(run_of(evaluate_clients="none"), Direct(make(changed={2: CommonKey.new("ckks-symmetric")})), said)
+    said, heard, people = [], [], make(changed={2: CommonKey.new("ckks-symmetric")})
+    people[2].say = heard.append
+    done = served(run_of(evaluate_clients="none"), Direct(people), said)
     assert done.history[0]["lost"] == 1
-    assert any("its common key is not that of the other clients" in line for line in said)
+    why = "its common key is not that of the other clients (join --common)."
+    assert any(why in line for line in said) and f"the server did without this client: {why}" in heard
 
 
 @pytest.mark.parametrize(

@@ -136,11 +136,16 @@ def test_the_server_finds_out_that_shapes_differ(tmp_path):
     ],
 )
 def test_clients_of_a_network_agree(architecture, line, tmp_path):
-    link = Direct(people(federation(public=0), tmp_path))
+    link, heard = Direct(people(federation(public=0), tmp_path)), []
+    for client in link.people:
+        client.say = heard.append
     settings = networks(architecture=architecture) if architecture else tables()
     with refused(line):
         server.run(settings, link, KEYS, deadline=5.0)
-    assert {header["kind"] for _, header in link.asked} == {"hello"}
+    assert {header["kind"] for _, header in link.asked} == {"hello", "notice"}
+    assert heard and all(
+        text.startswith("the server did without this client: it has samples x float [5]") for text in heard
+    )
 
 
 def test_labels_agree_between_all(tmp_path):

@@ -94,7 +94,7 @@ def test_a_client_without_it_is_refused_before_any_round(theirs, line, tmp_path)
     link = Direct(with_clients(tmp_path / "a", sets))
     with refused(line):
         served(tables(), link, public=public())
-    assert {header["kind"] for _, header in link.asked} == {"hello"}
+    assert {header["kind"] for _, header in link.asked} == {"hello", "notice"}
     lying = lambda k, header, answer: (  # noqa: E731
         changed(answer, facts={**wire.decode(answer)[0]["facts"], "public": public_hash(public())})
         if header["kind"] == "hello"
@@ -103,7 +103,7 @@ def test_a_client_without_it_is_refused_before_any_round(theirs, line, tmp_path)
     link = Direct(with_clients(tmp_path / "b", sets), lying)
     with refused(line):  # the client looks for itself too
         served(tables(), link, public=public())
-    assert {header["kind"] for _, header in link.asked} == {"hello", "plan"}
+    assert {header["kind"] for _, header in link.asked} == {"hello", "plan", "notice"}
 
 
 def test_a_public_set_of_another_kind(tmp_path):

@@ -32,6 +32,7 @@ KINDS = {
     "evaluate": "scores on its own samples",
     "wrap": "keys of sealed rows",
     "end": "ends acknowledged",
+    "notice": "notices acknowledged",
     "points": "masked ids of its own people, for matching",
     "mask": "the guest's masked ids, masked once more",
     "align": "how many people were matched",

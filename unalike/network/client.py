@@ -64,6 +64,7 @@ from unalike.network.words import facts_words, plan_words, sums_words
 from unalike.nn.numerics import DTYPES, find_device, kept_memory
 from unalike.nn.task import Task, default_loss
 from unalike.settings.toml import dump_toml
+from unalike.text import printable
 
 # longest pause in seconds between attempts of a client in trouble
 LONGEST = 60.0
@@ -108,6 +109,7 @@ class Client:
         replace(folder / "policy.toml", dump_toml(self.policy.plain()).encode(), mode=0o600)
         self._nodes: dict[str, Node] = {}  # nodes of the current run, by its name
         self._agreed: set[str] = set()
+        self._refused = ""  # this client's last refusal, in words
 
     # ---- requests
 
@@ -126,6 +128,7 @@ class Client:
             again = kind == "request" and self._present(header).repeated
         except UnalikeError as error:
             self.say(f"refused: {(error.__cause__ or error) if isinstance(error, Withheld) else error}")
+            self._refused = str(error)[:500]
             about = {"about": error.client} if isinstance(error, Blamed) else {}
             reply = wire.encode({"kind": "error", "reason": str(error)[:500], **about}, {})
         except Exception as error:
@@ -296,6 +299,15 @@ class Client:
         self.policy.check_evaluation()
         return self._present(request.header).answer(request)
 
+    def _notice(self, request: Asked) -> bytes:
+        """Show this client's owner why the server did without it, unless it said so itself."""
+        reason = request.header.get("reason")
+        if not isinstance(reason, str):
+            raise UnalikeError("The server's notice has no reason.")
+        if not self._refused or self._refused not in reason:
+            self.say(f"the server did without this client: {printable(reason, 500)}")
+        return wire.encode({"kind": "reply"}, {})
+
     def _end(self, request: Asked) -> bytes:
         """Note that the run is over, and keep the state that the server counted."""
         header = request.header
@@ -416,6 +428,7 @@ def _run_id(header: dict[str, Any]) -> str:
 ANSWERS: dict[str, Callable[[Client, Asked], bytes]] = {
     "hello": Client._hello, "prepare": Client._prepare, "plan": Client._plan, "request": Client._request,
     "wrap": Client._wrap, "sum": Client._sum, "evaluate": Client._evaluate, "end": Client._end,
+    "notice": Client._notice,
 }  # fmt: skip
 
 

@@ -56,6 +56,8 @@ MOST_SPLITS = 64
 GRACE = 5.0
 # seconds for each of the two messages to a late client
 GREETING = 20.0
+# seconds for a message whose answer changes nothing
+NEWS = 5.0
 HELLO = {"kind": "hello", "version": unalike.__version__}
 
 
@@ -107,6 +109,7 @@ class Clients:
         self._outbox: dict[int, Sequence[bytes]] = {}  # requests of an asynchronous run
         self._stream: Iterator[tuple[int, bytes | Lost]] | None = None
         self._patience, self._check = 600.0, lambda: None
+        self._untold: dict[int, str] = {}  # why the server did without clients, for their owners
         # greetings by client: the schema depends on its kind of samples
         self._hellos: list[dict[str, Any]] = []
         self._plans: list[dict[str, Any]] = []
@@ -186,6 +189,8 @@ class Clients:
         """Report that nothing usable came from a client; blame: whether it counts as the client's failure."""
         said = type(reason)(printable(reason, 500)) if isinstance(reason, Lost) else printable(reason, 500)
         self.say(f"{self.names[client]} is left out of this exchange: {said}")
+        if not isinstance(said, Lost):
+            self._untold[client] = said
         if blame:
             self.attendance.failed(client, said)
 
@@ -257,14 +262,24 @@ class Clients:
     def _without(self, wrong: Mapping[int, str], left: int) -> None:
         """Continue without these clients, each of which has a reason, if enough are left; else raise the first
         reason."""
+        self._untold |= {k: printable(reason, 500) for k, reason in wrong.items() if not isinstance(reason, Lost)}
         if wrong and left < self.needed:
             client = min(wrong)
+            self._tell_why()
             raise UnalikeError(named(self.names[client], printable(wrong[client], 500)))
         for client, reason in sorted(wrong.items()):
             said = printable(reason, 500)
             self.say(f"{self.names[client]} does not take part now: {said}")
             self.attendance.records[client].reason = said
             self.attendance.not_greeted(client)
+
+    def _tell_why(self) -> None:
+        """Tell clients why the server did without them: their owners see what the server's owner has seen."""
+        there, untold, self._untold = self.link.online(), self._untold, {}
+        notices = {k: {"kind": "notice", "reason": reason} for k, reason in untold.items() if k in there}
+        asked = {k: (wire.encode(notice, {}),) for k, notice in notices.items()}
+        for _ in self.link.exchange(asked, min(self.deadline, NEWS)) if asked else ():
+            pass
 
     # ---- the clients' data
 
@@ -349,6 +364,7 @@ class Clients:
         """Greet clients that have come since the start and send them the plan; return the samples of clients that the
         run began without."""
         self._gather()
+        self._tell_why()
         known = {k: fact["sizes"] for k, fact in self.facts.items() if fact["sizes"] != self._begun[k]}
         strangers = self.attendance.strangers()
         if not strangers or not (there := strangers & self.link.online()):
@@ -539,13 +555,14 @@ class Clients:
         """Tell all clients that the run is over, and which of their rounds counted. A client that is away hears it next
         time."""
         assert isinstance(run.clients, ClientStore)  # real clients of all networks share one
+        self._tell_why()
         known = run.clients.known()
         rows = run.clients.rows_of(known).get("acknowledged") if len(known) else None
         counted = {} if rows is None else {int(k): int(v) - 2 for k, v in zip(known, rows, strict=True) if int(v)}
         message = {"kind": "end", "run": self.run}
         there = [k for k in self.link.online() if self.attendance.records[k].planned]
         requests = {k: (wire.encode({**message, "acknowledged": counted.get(k)}, {}),) for k in there}
-        for _ in self.link.exchange(requests, min(self.deadline, 5.0)) if requests else ():
+        for _ in self.link.exchange(requests, min(self.deadline, NEWS)) if requests else ():
             # a client that leaves at once may take its answer along
             pass
 
