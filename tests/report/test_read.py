@@ -8,8 +8,13 @@ from unalike.report import read
 
 
 @pytest.mark.parametrize(
-    ("line", "words"), [({"under_way": 3}, " with 15 clients at work"), ({}, " with 15 clients in each")]
+    ("lines", "words"),
+    [
+        ([{"under_way": 3}], " with 15 clients at work"),
+        ([{}, {}], " with 15 clients in each"),
+        ([{}, {"under_way": 3}], ""),  # methods that wait beside one that does not: no words fit both
+    ],
 )
-def test_clients_of_an_asynchronous_run_are_at_work(line, words):
-    run = SimpleNamespace(config={"run": {"clients_per_round": 15}}, facts={}, lines=[line])
-    assert read._share(run) == words
+def test_clients_of_an_asynchronous_run_are_at_work(lines, words):
+    config = {"run": {"clients_per_round": 15}}
+    assert read._share([SimpleNamespace(config=config, facts={}, lines=[line]) for line in lines]) == words

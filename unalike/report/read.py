@@ -404,15 +404,20 @@ def _headline(runs: list[RunFiles], groups: list[dict[str, Any]]) -> dict[str, A
         str(settings.get("data.partition", "")),
         f"{samples:,} training samples" if samples else "",
         f"{settings.get('model.name', settings.get('model.class'))}, {size:,} parameters" if size else "",
-        f"{max(run.lines[-1]['round'] for run in runs):,} rounds{_share(first)}",
+        f"{max(run.lines[-1]['round'] for run in runs):,} rounds{_share(runs)}",
         f"{seeds} seeds" if seeds > 1 else "",
     ]
     return {"title": f"{who} on {data}" if data else who, "facts": [w for w in words if w]}
 
 
-def _share(run: RunFiles) -> str:
-    """Return the number of clients per round in words; of an asynchronous run, of those at work."""
-    where = "at work" if "under_way" in run.lines[-1] else "in each"
+def _share(runs: list[RunFiles]) -> str:
+    """Return the number of clients per round in words; of asynchronous runs, of those at work; nothing where some are
+    and some are not."""
+    run = runs[0]
+    places = {"at work" if "under_way" in one.lines[-1] else "in each" for one in runs}
+    if len(places) > 1:
+        return ""
+    (where,) = places
     given = run.config.get("run", {}).get("clients_per_round", run.facts.get("participation", {}).get("fraction"))
     if isinstance(given, float) and given < 1:
         return f" with {given:.3g} of the clients {where}"
