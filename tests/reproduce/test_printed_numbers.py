@@ -54,7 +54,16 @@ def test_notes_say_more_than_and_doubt():
     sure = every["table1", "fashion-mnist/d1/full/100", "fedavg", "rounds_to_target"]
     assert sure.more_than and not sure.doubt
     assert not every["table1", "mnist/d1/full/100", "fedavg", "rounds_to_target"].more_than
-    assert sum(bool(one.doubt) for name in PAPERS for one in define.paper(name).numbers.all) == 38
+    whole = [one for name in PAPERS for one in define.paper(name).numbers.all]
+    assert sum(bool(one.doubt) for one in whole) == 30 and sum(one.other is not None for one in whole) == 8
+    two = every["table1", "fashion-mnist/d1/p15/100", "feddc", "rounds_to_target"]
+    assert (two.value, two.other, two.doubt) == (87, 86, "")  # a speedup that another number of rounds would mean
+
+
+def test_of_two_printed_numbers_the_nearer_counts():
+    two = dc.replace(parse(75.0), other=57.0)
+    for ours, verdict in ((76, judge.REPRODUCES), (58, judge.REPRODUCES), (66, judge.CLOSE), (120, judge.DIFFERS)):
+        assert _cell(two, [float(ours)], ROUNDS).verdict == verdict
 
 
 @pytest.mark.parametrize(

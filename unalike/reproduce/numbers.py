@@ -24,8 +24,9 @@ from unalike.errors import UnalikeError
 from unalike.metrics.lines import is_number
 
 FORM = re.compile(r"(>?)\s*(-?\d+(?:\.\d+)?)(?:\s*±\s*(\d+(?:\.\d+)?))?")
-# beginnings of notes where the paper contradicts itself
+# beginnings of notes where the paper contradicts itself; and where it says another number too, which is known
 DOUBTS = ("uncertain", "inconsistent")
+OTHER = re.compile(r"or (\d+(?:\.\d+)?): ")
 FOLLOWS = ("speedup",)  # metrics that follow from another printed number
 # decimals, by unit
 DIGITS = {"clusters": 1, "%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "MB": 1, "kB": 2, "s": 3}
@@ -50,6 +51,7 @@ class Printed:
     spread: float | None = None
     more_than: bool = False  # "> 600"
     doubt: str = ""  # how the paper contradicts itself
+    other: float | None = None  # what another place of the paper says in its place: the nearer one counts
     table: str = ""
     row: str = ""
     method: str = ""
@@ -107,7 +109,8 @@ class Numbers:
 
     def _scaled(self, one: Printed) -> Printed:
         new, old = self.places.get("scale", {}).get(one.metric, (1, 1))
-        return dc.replace(one, value=one.value * new / old)
+        other = None if one.other is None else one.other * new / old
+        return dc.replace(one, value=one.value * new / old, other=other)
 
 
 def _several(given: Any) -> list[str]:
@@ -120,6 +123,7 @@ def _read(paper: str) -> Iterator[Printed]:
         notes = [note.strip() for note in line["note"].split(";")]
         more = any(note.partition(":")[0] == "more than" for note in notes)
         doubt = "; ".join(note.partition(": ")[2] or note for note in notes if note.startswith(DOUBTS))
+        others = [float(found[1]) for note in notes if (found := OTHER.match(note))]
         place = {name: line[name] for name in ("table", "row", "method", "metric")}
         spread = float(line["spread"]) if line["spread"] else None
-        yield Printed(float(line["value"]), spread, more, doubt, **place)
+        yield Printed(float(line["value"]), spread, more, doubt, others[0] if others else None, **place)

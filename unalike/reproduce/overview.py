@@ -72,7 +72,9 @@ def _titled(title: str, text: str) -> str:
 def _shares(entries: Sequence[Entry]) -> str:
     """Return what comes first: how many of all printed numbers reproduce, in a sentence and by paper; and how many of
     those of the papers' own methods."""
-    rows = [["paper", "printed", "reproduce, of those that can be judged", "of its own methods", *WORDS.values()]]
+    rows = [
+        ["paper", "printed", "reproduce, of those that can be judged", "the same, of its own methods", *WORDS.values()]
+    ]
     for entry in entries:
         counts = tally.counts(entry.judged)
         own = tally.counts(one for one in entry.judged if one.printed.method in entry.paper.own)
@@ -87,7 +89,8 @@ def _shares(entries: Sequence[Entry]) -> str:
     doubtful, short, not_run, no_row = (counts[word] for word in WORDS if word not in DECIDED)
     rest = f"Of the others {not_run} were not run and {no_row} have no row here, {short} were run for too few rounds "
     rest += f"to say, and in {doubtful} the paper contradicts itself."
-    return f"{text} {rest}\n\n{pages.markdown(rows)}"
+    own = "*Its own methods* are those that the paper proposes; the others are its baselines."
+    return f"{text} {rest}\n\n{pages.markdown(rows)}\n\n{own}"
 
 
 def _share(counts: Counter[str]) -> str:
@@ -133,8 +136,10 @@ def _searched(entries: Sequence[Entry]) -> list[str]:
     """Show by paper the settings that it leaves out: what it gives, what was tried, what was found."""
     out = [f"**{entry.paper.name}.**\n\n{text}" for entry in entries if (text := entry.note("Settings left out"))]
     head = (
-        "Searched by matching the printed numbers of baselines, never those of the paper's own method. The papers' "
-        "tables keep the settings that were declared first; what was found has tables of its own (`search`, `found`)."
+        "Rates, step sizes and rounds are searched for by the baselines' printed numbers. Tables that look at the "
+        "paper's own method are tests of a reason, and set nothing. Where a paper leaves two readings, both were "
+        "run and the nearer counts. The papers' tables keep the settings that were declared first; what was "
+        "found has tables of its own (`search`, `found`)."
     )
     return ["## Settings that the papers leave out", head, *out] if out else []
 
