@@ -100,9 +100,11 @@ def test_a_client_without_it_is_refused_before_any_round(theirs, line, tmp_path)
         if header["kind"] == "hello"
         else answer
     )
-    link = Direct(with_clients(tmp_path / "b", sets), lying)
+    link, heard = Direct(with_clients(tmp_path / "b", sets), lying), []
+    link.people[2].say = heard.append
     with refused(line):  # the client looks for itself too
         served(tables(), link, public=public())
+    assert len(heard) == 1 and heard[0].startswith("refused: ")  # it is not told again what it said itself
     assert {header["kind"] for _, header in link.asked} == {"hello", "plan", "notice"}
 
 

@@ -37,7 +37,9 @@ def test_outputs_and_gradients_are_those_of_pytorch(used, shape, bias):
     theirs = torch.autograd.grad(usual, (x, *plain.parameters()), g)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-4)
-    assert len(used) == 3  # forward, and a gradient each of the input and the weights
+    flat = [torch.autograd.grad(net(x).sum(), x)[0] for net in (layer, plain)]  # a gradient without memory of its own
+    torch.testing.assert_close(*flat, rtol=1e-5, atol=1e-4)
+    assert len(used) == 6  # forward, and the gradients of the input and the weights, twice
 
 
 def test_its_gradient_can_be_differentiated_again(used):
