@@ -122,3 +122,16 @@ def test_clients_of_a_local_federation_are_given_the_files_that_the_run_names(mo
     with pytest.raises(UnalikeError, match="enough"):
         one_machine.run({"method": {"file": "own.py:Mine"}, "model": {"file": "net.py:Net"}}, few())
     assert given == [Path("own.py"), Path("net.py")]
+
+
+@pytest.mark.parametrize("flags", [["--partition", "iid"], ["--data", "digits"], ["--data.seed", "3"]])
+def test_a_server_has_no_data_to_deal(flags, tmp_path, capsys):
+    assert main(["serve", "--keys", str(tmp_path), *flags]) == 2
+    assert f"{flags[0]} is of [data], and the clients' data are their own" in capsys.readouterr().err
+
+
+def test_a_server_s_help_is_without_what_it_refuses(capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    out = capsys.readouterr().out
+    assert "[model]:" in out and "[data]:" not in out and "--dry-run" not in out

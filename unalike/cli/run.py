@@ -44,8 +44,9 @@ from unalike.text import parse_seeds, size, span
 METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
 
 
-def arguments(parser: argparse.ArgumentParser, own: Collection[str] = ()) -> None:
-    """Declare a flag for every setting; own: names of flags that the command uses for something else."""
+def arguments(parser: argparse.ArgumentParser, own: Collection[str] = (), without: Collection[str] = ()) -> None:
+    """Declare a flag for every setting; own: names of flags that the command uses for something else; without: tables
+    and flags that the command has no use for, and refuses in words of its own."""
     parser.usage = "unalike run [FILE] [--SETTING VALUE ...] [--seeds N] [--resume [FOLDER]]"
     file = parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file; flags override it")
     resume = parser.add_argument("--resume", metavar="FOLDER", nargs="?", const=True, help="go on with the run there")
@@ -54,10 +55,12 @@ def arguments(parser: argparse.ArgumentParser, own: Collection[str] = ()) -> Non
     parser.add_argument("--seeds", metavar="N", help=seeds)
     logs = f"log into the run's folder too: {', '.join(LOGS)}, or several with commas"
     parser.add_argument("--log", metavar="NAME", default="", help=logs)
-    parser.add_argument("--dry-run", action="store_true", help="show all settings and what they mean; train nothing")
+    dry = argparse.SUPPRESS if "--dry-run" in without else "show all settings and what they mean; train nothing"
+    parser.add_argument("--dry-run", action="store_true", help=dry)
     parser.add_argument("--allow-code", action="store_true", help="run Python files that a run's config.toml names")
     tables = {table: config.every(table) for table in config.TABLES}
-    for table in config.TABLES:  # for help and completion: `flags.split` takes them out before argparse sees them
+    # for help and completion: `flags.split` takes them out before argparse sees them
+    for table in [table for table in config.TABLES if table not in without]:
         group, knobs = parser.add_argument_group(f"[{table}]"), config.described(table)
         for name, (hint, default, owners) in tables[table].items():
             if (table in ("model", "method") and name == "file") or name == "resume":

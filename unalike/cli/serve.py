@@ -51,7 +51,7 @@ OWN = ("test_set", "public", "prepare", "schema")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    run.arguments(parser, flags.OWN_OF["serve"])
+    run.arguments(parser, flags.OWN_OF["serve"], without=("data", "--dry-run"))
     parser.usage = "unalike serve [FILE] --keys FOLDER [--host NAME] [--port N] [--SETTING VALUE ...] [--resume FOLDER]"
     parser.add_argument("--keys", metavar="FOLDER", required=True, help="certificates and clients' keys (unalike keys)")
     parser.add_argument("--host", help="the address to listen on; 0.0.0.0 is every one [127.0.0.1]")
@@ -126,6 +126,10 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         raise UnalikeError("unalike serve: --dry-run is for `unalike run` and `unalike local-federation`.")
     tables = run.tables_of(args)
+    plain = [flag for flag in args.settings if not flags.is_of_networks(*flag)]
+    if of_data := next((name for name, text in plain if flags.place(name, text, tables)[0] == "data"), None):
+        own = f"--{of_data} is of [data], and the clients' data are their own: leave it out"
+        raise UnalikeError(f"unalike serve: {own}.")
     tables["data"] = {}
     checked = config.absolute(config.check({**tables, "data": {"folder": "."}}))
     settings: dict[str, Any] = {**checked, "data": {"name": "federation"}}
