@@ -3,9 +3,11 @@
 python benchmarks/gpu_check.py              # needs a CUDA device; torch, numpy and safetensors are enough
 python benchmarks/gpu_check.py exchanges    # only whole exchanges as one graph
                                             # (also: operations, early, one-by-one, architectures, pictures, drift,
-                                            # reach, methods, resume)
+                                            # reach, methods, resume, together)
+python benchmarks/gpu_check.py methods 2/8  # every eighth method, from the second: eight processes share the work
 """
 
+import functools
 import sys
 import tempfile
 import time
@@ -16,6 +18,7 @@ import torch
 
 import unalike as ua
 from unalike import testing
+from unalike.engines.batched import lockstep
 from unalike.engines.batched.captured import Captured
 from unalike.engines.sequential import Sequential
 
@@ -33,13 +36,17 @@ LIMIT = {"float64": 1e-9, "float32": 1e-5}
 
 
 def main() -> int:
-    wrong = 0
+    global METHODS, OURS
+    wrong, parts = 0, [name for name in sys.argv[1:] if "/" not in name]
+    for share in set(sys.argv[1:]) - {*parts}:
+        k, count = map(int, share.split("/"))
+        METHODS, OURS = METHODS[k - 1 :: count], OURS[k - 1 :: count]
     if not torch.cuda.is_available():
         print("skipped: needs a CUDA device")
         return 0
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}", flush=True)
     for name, part in PARTS.items():
-        if len(sys.argv) < 2 or name in sys.argv[1:]:
+        if not parts or name in parts:
             wrong += part()
     print("all as on the CPU" if not wrong else f"{wrong} WRONG")
     return int(bool(wrong))
@@ -54,7 +61,7 @@ def methods() -> int:
                 reference = testing.run(method, kind, engine="sequential", dtype=dtype, device="cpu")
                 cases = [("sequential", {}), ("batched", {"compile": False})]
                 if dtype == "float32" and (
-                    (kind == "mlp" and method in OURS) or (kind == "norm" and method == OURS[0])
+                    (kind == "mlp" and method in OURS) or (kind == "norm" and isinstance(method, ua.FedAvg))
                 ):
                     cases.append(("batched", {"compile": True}))
                 for engine, options in cases:
@@ -370,11 +377,48 @@ def pictures() -> int:
     return wrong
 
 
+def together() -> int:
+    """Three runs in one stack beside each of them alone on the CPU."""
+
+    def one(method, kind, seed, member=None, **given):
+        module, fed = testing.task(kind)
+        given |= {"dtype": "float64", "rounds": 6, "clients_per_round": 0.7}
+        return ua.simulate(
+            module, fed.replace(public=None), method, **testing.settings(seed=seed, member=member, **given)
+        )
+
+    wrong, few = 0, ("fedavg", "scaffold", "feddyn", "feddc", "qfedavg", "rfedavg-plus", "fedavgr", "flhc", "oneshot")
+    for kind in ("mlp", "cnn", "lstm"):
+        for method in (ua.METHODS[name](**STRENGTHS.get(name, {})) for name in few):
+            began = time.time()
+            alone = [one(method, kind, seed, engine="sequential", device="cpu") for seed in range(3)]
+            given = {"engine": "batched", "device": "cuda"}
+            starts = [functools.partial(one, method, kind, seed, **given) for seed in range(3)]
+            try:
+                runs = lockstep.together(starts)
+            except Exception as error:
+                print("WRONG", kind, type(method).__name__, "together", repr(error)[:300], flush=True)
+                wrong += 1
+                continue
+            for run in runs:
+                move(run)
+            off = max(testing.difference(*pair) for pair in zip(alone, runs, strict=True))
+            shared = max(run.engine.together for run in runs)
+            bad = shared < 3 or not off <= LIMIT["float64"]
+            wrong += bad
+            word = "WRONG" if bad else "ok"
+            print(
+                f"{word:<6}{kind:<7}{type(method).__name__:<14}{shared} together {off:.1e}  {time.time() - began:.1f}s "
+                f"{runs[0].engine.notes or ''}", flush=True,
+            )  # fmt: skip
+    return wrong
+
+
 PARTS = {
     "operations": operations, "early": early, "one-by-one": one_by_one, "architectures": architectures,
     "exchanges": exchanges, "pictures": pictures,
     "drift": drift, "reach": reach, "methods": methods,
-    "resume": resume,
+    "resume": resume, "together": together,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def test_averages_elsewhere_with_an_aligned_layout(monkeypatch):
     """On CUDA vectors are padded to 64 bytes a tensor: so here, on the CPU."""
     plain = testing.run(Elsewhere(), "mlp", engine="sequential", dtype="float64")
     pure = ua.model.Model.pure
-    monkeypatch.setattr(ua.model.Model, "pure", lambda self, align=1: pure(self, 16))
+    monkeypatch.setattr(ua.model.Model, "pure", lambda self, **_: pure(self, 16))
     padded = testing.run(Elsewhere(), "mlp", engine="batched", dtype="float64")
     assert torch.allclose(plain.server.seen, padded.server.seen, atol=1e-12, rtol=0)
     for method in (ua.Scaffold(), Penalty()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,11 +30,23 @@ def graphed(
     try:
         # another thread may be compiling: what it does with the device is no part of this
         how = {"pool": pool, "stream": side, "capture_error_mode": "thread_local"}
-        with torch.cuda.device(device), torch.cuda.graph(graph, **how), quiet():
+        with torch.cuda.device(device), _nothing_collected(), torch.cuda.graph(graph, **how), quiet():
             out = work()
     finally:
         torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
     return graph, out
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Keep Python's garbage until the capture is over: freeing an older graph would break it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager

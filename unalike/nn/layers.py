@@ -8,6 +8,7 @@ draws from a counter instead of a global generator; BatchNorm, attention and rec
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -123,6 +124,51 @@ class SafeGroupNorm(nn.GroupNorm):
         return super().forward(x if x.requires_grad else x.contiguous())
 
 
+class DirectEncoder(nn.TransformerEncoder):
+    """An encoder that does not look at its mask to find out whether it is causal: a GPU would wait for the answer, and
+    no graph can be captured. The mask itself says all."""
+
+    def forward(self, src: Tensor, mask: Tensor | None = None, *given: Any, **more: Any) -> Tensor:
+        if len(given) < 2:
+            more["is_causal"] = bool(more.get("is_causal"))
+        return super().forward(src, mask, *given, **more)
+
+
+class DirectDecoder(nn.TransformerDecoder):
+    """A decoder that does not look at its mask either."""
+
+    def forward(self, tgt: Tensor, memory: Tensor, *given: Any, **more: Any) -> Tensor:
+        if len(given) < 5:
+            more["tgt_is_causal"] = bool(more.get("tgt_is_causal"))
+        return super().forward(tgt, memory, *given, **more)
+
+
+DIRECT: dict[type[nn.Module], type[nn.Module]] = {
+    nn.TransformerEncoder: DirectEncoder,
+    nn.TransformerDecoder: DirectDecoder,
+}
+
+
+class Enlarging(nn.ConvTranspose2d):
+    """A transposed convolution whose windows do not overlap, as a product for each pixel: in a stack, cuDNN would take
+    one client after another."""
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        if x.dim() != 4 or output_size is not None:
+            return super().forward(x, output_size)
+        (b, _, h, w), (high, wide) = x.shape, self.kernel_size
+        y = (x.movedim(1, -1) @ self.weight.flatten(1)).unflatten(-1, (self.out_channels, high, wide))
+        y = y.permute(0, 3, 1, 4, 2, 5).reshape(b, self.out_channels, h * high, w * wide)
+        return y if self.bias is None else y + self.bias[:, None, None]
+
+    @staticmethod
+    def fits(layer: nn.Module) -> bool:
+        """Return whether a layer is such a convolution."""
+        if type(layer) is not nn.ConvTranspose2d or layer.groups != 1 or layer.dilation != (1, 1):
+            return False
+        return layer.kernel_size == layer.stride and not any((*layer.padding, *layer.output_padding))
+
+
 def prepare(module: nn.Module, pure: bool) -> nn.Module:
     """Return a copy of a module for an engine. pure: it will be called through `functional_call`, perhaps under
     `vmap`."""
@@ -143,6 +189,8 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
             layer.__class__ = PoolingFirst
         elif kind is nn.GroupNorm and not pure:
             layer.__class__ = SafeGroupNorm
+        elif pure and Enlarging.fits(layer):
+            layer.__class__ = Enlarging
         elif kind is nn.Linear and not pure and better():
             layer.__class__ = DirectLinear
         elif kind in (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
@@ -151,6 +199,8 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
             _prepare_recurrent(name, layer, pure)
         elif kind is nn.MultiheadAttention and (pure or layer.dropout):
             layer.__class__ = KeyedAttention
+        elif kind in DIRECT:
+            layer.__class__ = DIRECT[kind]
         elif isinstance(layer, nn.TransformerEncoderLayer) and pure:
             # otherwise evaluation takes a kernel that cannot be stacked
             layer.activation_relu_or_gelu = 0
@@ -209,6 +259,14 @@ def keyed_layers(module: nn.Module) -> list[tuple[str, int]]:
 def weighted_layers(module: nn.Module) -> list[str]:
     """Return the buffer names of every layer that needs the sample weights."""
     return [f"{n}.{WEIGHT}" if n else WEIGHT for n, m in module.named_modules() if isinstance(m, PureBatchNorm)]
+
+
+def statistics(module: nn.Module) -> dict[str, Tensor]:
+    """Return the float buffers that training may change, such as BatchNorm's statistics: not those that are no part of
+    the module's state (`persistent=False`), nor constants that cannot be averaged, such as a mask with infinities."""
+    state = module.state_dict().keys()
+    floats = {name: b for name, b in module.named_buffers() if b.is_floating_point() and name in state}
+    return {name: b for name, b in floats.items() if bool(b.isfinite().all())}
 
 
 def norm_names(module: nn.Module) -> frozenset[str]:

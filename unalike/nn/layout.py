@@ -15,7 +15,8 @@ class Layout:
     """Names, shapes and positions of tensors in a flat vector [..., size].
 
     `align` starts every tensor at a multiple of that many numbers (the batched engine on a GPU wants 64 bytes); the
-    vectors that methods see are never padded, so norms, noise and byte counts are exact.
+    vectors that methods see are never padded, so norms, noise and byte counts are exact. Weights of convolutions named
+    in `turned` lie with their input channels last, as fast layers read them.
     """
 
     def __init__(
@@ -24,10 +25,11 @@ class Layout:
         head: str | None = None,
         align: int = 1,
         norms: frozenset[str] = frozenset(),
+        turned: frozenset[str] = frozenset(),
     ):
         """norms: names of parameters that belong to normalisation layers."""
         self.named = [(name, tuple(shape)) for name, shape in named]
-        self.head_name, self.norms = head, norms
+        self.head_name, self.norms, self.turned = head, norms, turned
         self.places: list[tuple[str, int, int, tuple[int, ...]]] = []
         offset = 0
         for name, shape in self.named:
@@ -53,9 +55,9 @@ class Layout:
             return False
         return self.head_name == "" or name.startswith(self.head_name + ".")
 
-    def aligned(self, align: int) -> Layout:
-        """Return a layout of the same tensors with another alignment."""
-        return Layout(self.named, self.head_name, align, self.norms)
+    def aligned(self, align: int, turned: frozenset[str] = frozenset()) -> Layout:
+        """Return a layout of the same tensors with another alignment, and these weights turned."""
+        return Layout(self.named, self.head_name, align, self.norms, turned)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Return tensors by name, as views of the vector; leading dimensions stay."""
@@ -64,7 +66,13 @@ class Layout:
         lead = flat.shape[:-1]
         # one split, not a slice each: its gradient is one concatenation, a slice's is a whole vector of zeros
         parts = flat.split_with_sizes(self._pieces, -1)
-        return {n: parts[i].reshape(*lead, *s) for (n, _, _, s), i in zip(self.places, self._which, strict=True)}
+        return {n: self._shaped(n, parts[i], lead, s) for (n, _, _, s), i in zip(self.places, self._which, strict=True)}
+
+    def _shaped(self, name: str, part: Tensor, lead: torch.Size, shape: tuple[int, ...]) -> Tensor:
+        if name not in self.turned:
+            return part.reshape(*lead, *shape)
+        out, inner, *window = shape
+        return part.reshape(*lead, out, *window, inner).movedim(-1, -3)
 
     def _split(self) -> tuple[list[int], list[int]]:
         """Return the sizes of tensors and of the gaps behind them, and the tensors' numbers among these."""
@@ -88,11 +96,15 @@ class Layout:
 
     def repack(self, flat: Tensor, other: Layout) -> Tensor:
         """Return the same numbers in the order of the layout `other`."""
-        if self.size == other.size:
+        if self.size == other.size and self.turned == other.turned:
             return flat
-        out = flat.new_zeros(*flat.shape[:-1], other.size)
-        for (_, o, k, _), (_, o2, _, _) in zip(self.places, other.places, strict=True):
-            out[..., o2 : o2 + k] = flat[..., o : o + k]
+        lead = flat.shape[:-1]
+        out = flat.new_zeros(*lead, other.size)
+        for (name, o, k, shape), (_, o2, _, _) in zip(self.places, other.places, strict=True):
+            part, into = flat[..., o : o + k], out[..., o2 : o2 + k]
+            if (name in self.turned) != (name in other.turned):
+                part, into = self._shaped(name, part, lead, shape), other._shaped(name, into, lead, shape)
+            into.copy_(part)
         return out
 
     # ---- parts by name: a method may share, send or train only some of a model

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from unalike import draws
 from unalike.errors import EngineRefused, UnalikeError, first_line, unknown
@@ -93,7 +94,7 @@ class Task:
         self.head = find_head(module, head)
         trained = ((n, p.shape) for n, p in self.module.named_parameters() if p.requires_grad)
         self.layout = Layout(trained, self.head, norms=layers.norm_names(self.module))
-        floats = {n: b for n, b in self.module.named_buffers() if b.is_floating_point()}
+        floats = layers.statistics(self.module)
         self.buffer_layout = Layout((n, b.shape) for n, b in floats.items())
         self.start = self.layout.flat(dict(self.module.named_parameters()))
         self.start_buffers = self.buffer_layout.flat(floats).to(self.start)
@@ -198,11 +199,13 @@ class Task:
         """Return a copy whose parameters are views of one vector, for training a single client."""
         return BoundModule(self)
 
-    def pure(self, align: int | None = None, fast: bool = False, later: bool = False) -> FunctionalModule:
+    def pure(
+        self, align: int | None = None, fast: bool = False, later: bool = False, turned: frozenset[str] = frozenset()
+    ) -> FunctionalModule:
         """Return a copy that can be called with any vector, as second-order steps and `vmap` require. With `align` it
         is for stacks of clients, and is tried on one; `fast` gives it layers with their own kernels, `later` without
-        those that take seconds to make."""
-        pure = FunctionalModule(self, align or 1, fast, later)
+        those that take seconds to make; turned: weights that lie as such layers read them."""
+        pure = FunctionalModule(self, align or 1, fast, later, turned)
         if align is not None and self._sample is not None:
             self._try_stack(pure, *self._sample)
         return pure
@@ -224,7 +227,12 @@ class Task:
         def trial() -> tuple[Tensor, tuple[Tensor, Tensor]]:
             live.buffers.copy_(self.start_buffers)
             gradient = live.gradient(self.losses(live(x, key)[0], y).mean())
-            return gradient, stacked_gradient(objective, (0,) * len(one))(*(torch.stack([t, t]) for t in one))
+            two = [torch.stack([t, t]) for t in one]
+            if pure.fast:
+                from unalike.nn.fast import compile_ahead
+
+                compile_ahead(lambda: stacked_gradient(objective, (0,) * len(one))(*two), self.device)
+            return gradient, stacked_gradient(objective, (0,) * len(one))(*two)
 
         try:
             gradient, (g, new) = self._tried(trial)
@@ -474,9 +482,18 @@ class _Copy:
 class FunctionalModule(_Copy):
     """`pure(vector, buffers, x, key, weight)` -> (output, features, new buffers), a function of its arguments."""
 
-    def __init__(self, task: Task, align: int = 1, fast: bool = False, later: bool = False):
+    def __init__(
+        self, task: Task, align: int = 1, fast: bool = False, later: bool = False, turned: frozenset[str] = frozenset()
+    ):
         super().__init__(task, pure=True)
-        self.layout = task.layout.aligned(align)
+        self.layout = task.layout.aligned(align, turned)
+        trained = {name for name, *_ in self.layout.places}
+        numbers = (*self.module.named_parameters(), *self.module.named_buffers())
+        # in bf16: whether the model also has float32 numbers (frozen weights, statistics, a table of positions)
+        self.mixed = self.bf16 and any(t.is_floating_point() for name, t in numbers if name not in trained)
+        for layer in self.module.modules() if self.mixed else ():
+            if isinstance(layer, _ConvNd):  # which `autocast` does not reach under `vmap`
+                layer.register_forward_pre_hook(_in_bf16)
         self.fast: list[str] = []
         self.slow_to_make: frozenset[str] = frozenset()  # kinds of fast layers that are not there yet
         if fast:
@@ -510,6 +527,9 @@ class FunctionalModule(_Copy):
         if self.bf16:  # the whole vector at once: one conversion, and one of its gradient
             vector, x = vector.to(torch.bfloat16), x.to(torch.bfloat16) if x.is_floating_point() else x
         tensors = self.layout.views(vector)
+        for name in self.layout.turned:
+            if name.removesuffix(".weight") not in self.fast:  # PyTorch's layers know the usual order
+                tensors[name] = tensors[name].contiguous()
         buffer_views = self.task.buffer_layout.views(buffers) if self.task.buffer_layout.size else {}
         tensors.update(buffer_views)
         if train:
@@ -518,7 +538,8 @@ class FunctionalModule(_Copy):
             if weight is not None:
                 tensors.update(dict.fromkeys(self.weighted, weight))
         box = self._listen(want_features)
-        with self._own_calls(key if train else None, x, stacked=True):
+        both = torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed)
+        with self._own_calls(key if train else None, x, stacked=True), both:
             out = self.task.pick(functional_call(self.module, tensors, (x,)))
         features = self._features(box)
         if train and buffer_views:  # functional_call writes replaced buffers back into the dict
@@ -543,6 +564,10 @@ class FunctionalModule(_Copy):
             tensors, features = {n: t.to(torch.bfloat16) for n, t in tensors.items()}, features.to(torch.bfloat16)
         out = functional_call(self.module.get_submodule(self.task.head), tensors, (features,))
         return out.float() if self.bf16 else out
+
+
+def _in_bf16(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(arg.to(torch.bfloat16) for arg in args)
 
 
 class BoundModule(_Copy):

@@ -89,8 +89,8 @@ def _shares(entries: Sequence[Entry]) -> str:
     doubtful, short, not_run, no_row = (counts[word] for word in WORDS if word not in DECIDED)
     rest = f"Of the others {not_run} were not run and {no_row} have no row here, {short} were run for too few rounds "
     rest += f"to say, and in {doubtful} the paper contradicts itself."
-    own = "*Its own methods* are those that the paper proposes; the others are its baselines."
-    return f"{text} {rest}\n\n{pages.markdown(rows)}\n\n{own}"
+    meaning = "*Its own methods* are those that the paper proposes; the others are its baselines."
+    return f"{text} {rest}\n\n{pages.markdown(rows)}\n\n{meaning}"
 
 
 def _share(counts: Counter[str]) -> str:

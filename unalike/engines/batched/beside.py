@@ -92,7 +92,10 @@ class Compilation:
         return compiled
 
     def _quicker(self, step: Step, pure: FunctionalModule, moving: dict[str, Any], course: Course) -> Step:
+        from unalike.nn.fast import compile_ahead
+
         want, quicker = step.again(pure, early=True).tried(moving, course), step.again(pure.quicker(), early=True)
+        compile_ahead(lambda: quicker.tried(moving, course), course.offset.device)
         found = quicker.tried(moving, course)
         if not float((found - want).norm()) <= SLACK * float(want.norm()):  # (NaN is not)
             raise EngineRefused("the fast layers do not give the same gradient here")
@@ -131,7 +134,8 @@ class _own_stream:
     def __enter__(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-            self.stream = torch.cuda.Stream(self.device)
+            # ahead of the rounds, whose kernels fill the device: it has little to do there
+            self.stream = torch.cuda.Stream(self.device, priority=-1)
             self.stream.wait_stream(torch.cuda.default_stream(self.device))
             torch.cuda.set_stream(self.stream)
 

@@ -44,9 +44,10 @@ class Batched(Engine):
         super().__init__(job)
         cuda = job.task.device.type == "cuda"
         self.compile = cuda if compile is None else compile
-        self.pure: FunctionalModule = job.task.pure(align=16 if cuda else 1)
-        self.early = compile is None and self.begins_early()
         wanted = cuda and job.task.dtype == torch.float32 if fast is None else fast
+        turned = self._turned() if wanted else frozenset[str]()
+        self.pure: FunctionalModule = job.task.pure(align=16 if cuda else 1, turned=turned)
+        self.early = compile is None and self.begins_early()
         self.quick = self._quick(asked=bool(fast)) if wanted else self.pure
         self.clients_at_once = self._fitting(clients_at_once, None if memory is None else in_bytes(memory))
         self.capture = cuda and self.compile and fast is not False
@@ -142,11 +143,17 @@ class Batched(Engine):
         """Return the model with its fast layers, or unchanged if they do not give the same gradient here."""
         try:
             align = 16 if self.job.task.device.type == "cuda" else 1
-            return self.job.task.pure(align=align, fast=True, later=self.early)
+            return self.job.task.pure(align=align, fast=True, later=self.early, turned=self.pure.layout.turned)
         except (EngineRefused, ImportError):  # no Triton, or a kernel that this GPU cannot run
             if asked:
                 raise
             return self.pure
+
+    def _turned(self) -> frozenset[str]:
+        """Return the weights that lie in a stack's vectors as fast layers read them."""
+        from unalike.nn.fast import turned
+
+        return turned(self.job.task)
 
     def _fitting(self, asked: int | None, budget: int | None) -> int:
         """Return how many clients to stack: as many as fit, or as many as were asked for if those fit."""

@@ -158,6 +158,9 @@ class Lockstep:
                 while not member.over:
                     self._give(member)
             raise
+        finally:
+            for stack in self.stacks:
+                stack.engine.close()
 
     # ---- turns
 

@@ -10,6 +10,7 @@ operations run as plain PyTorch: slowly, as a reference for the tests of the ker
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -18,11 +19,14 @@ from unalike.nn.fast.conv import Conv, MeanPool, fits_alone
 from unalike.nn.fast.conv_pool import ConvPool, fits
 from unalike.nn.fast.depthwise import DepthwiseConv, fits_depthwise
 from unalike.nn.fast.norms import FastBatchNorm, FastGroupNorm
-from unalike.nn.fast.operation import tell_compiler
+from unalike.nn.fast.operation import compile_ahead, tell_compiler
 from unalike.nn.fast.recurrent import FAST
 from unalike.nn.layers import PureBatchNorm
 
-__all__ = ["KINDS", "fitting", "kinds", "quicken", "tell_compiler"]
+if TYPE_CHECKING:
+    from unalike.nn.task import Task
+
+__all__ = ["KINDS", "compile_ahead", "fitting", "kinds", "quicken", "tell_compiler", "turned"]
 
 # Which layers are replaced on a GPU, by how a run multiplies: "pooled" convolutions with ReLU and pooling, convolutions
 # "alone" and of each channel by itself ("depthwise"), "norms". Recurrent layers always are. The first of each pair are
@@ -74,6 +78,13 @@ def quicken(module: nn.Module, kinds: frozenset[str]) -> list[str]:
         if type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
             layer.__class__ = MeanPool
     return changed
+
+
+def turned(task: Task) -> frozenset[str]:
+    """Return the weights that this model's fast layers, present or later, read with their input channels last."""
+    at_once, later = kinds(task.precision, task.device, task.dtype)
+    found = task.module.named_modules() if "alone" in at_once | later else ()
+    return frozenset(f"{name}.weight" for name, layer in found if fits_alone(layer))
 
 
 def fitting(module: nn.Module, kinds: frozenset[str]) -> bool:

@@ -106,8 +106,9 @@ class Conv(nn.Conv2d):
         x, lines = x.permute(0, 2, 3, 1), self.weight.permute(0, 2, 3, 1)
         if wider:
             x, lines = F.pad(x, (0, wider)), F.pad(lines, (0, wider))
-        # in order here and not by the operation, so that a compiler does it along with a cast
-        (y,) = _apply(x.contiguous()[None], lines.contiguous()[None], self.stride[0], zeros_around(self))
+        # in order here and not by the operation, so that a compiler does it along with a cast; the weights lie in order
+        # already (`turned`), clients apart
+        (y,) = _apply(x.contiguous()[None], lines[None], self.stride[0], zeros_around(self))
         # the bias is no part of the operation: it and its gradient belong to the loops of the layers behind
         return (y[0] if self.bias is None else y[0] + self.bias).permute(0, 3, 1, 2)
 

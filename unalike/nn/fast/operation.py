@@ -20,6 +20,13 @@ def kernels() -> Any:
     return importlib.import_module("unalike.nn.kernels")
 
 
+def compile_ahead(work: Callable[[], Any], device: torch.device) -> None:
+    """Compile the kernels that this work calls, side by side; what it computes is meaningless. On a CPU do nothing."""
+    if device.type == "cuda":
+        with kernels().compiled_ahead():
+            work()
+
+
 class Operation:
     """A function that the compiler takes as one piece. Until the compiler has been imported it is called as it is:
     PyTorch's way would import it, seconds before the first round."""

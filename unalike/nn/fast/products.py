@@ -1,8 +1,10 @@
-"""The gradient of a convolution's weights as products of whole matrices, in plain PyTorch: in tf32 a GPU's own products
-are faster there than a kernel whose operands lie the wrong way."""
+"""The gradient of a convolution's weights as products of whole matrices: in tf32 a GPU's own products are faster there
+than a kernel whose operands lie the wrong way."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -12,56 +14,59 @@ from torch import Tensor
 TILE = 64  # channels, of a tile of the result
 
 
-def weight_products(g: Tensor, x: Tensor, k: int, stride: int, padding: int, programs: int) -> Tensor:
+class Grid(NamedTuple):
+    """How the pixels of all pictures lie in lines, one line a channel: by row, column and picture, in `high` rows of
+    `wide` columns. A client's lines are cut into shares of `length` numbers, each with `front` numbers more on both sides.
+    Whatever lies outside of the pictures is zero."""
+
+    high: int
+    wide: int
+    shares: int
+    length: int
+
+
+def in_lines(t: Tensor, grid: Grid, front: int = 0, stride: int = 1, first: tuple[int, int] = (0, 0)) -> Tensor:
+    """Return the lines [C shares, I, front + length + front] of pictures [C, B, H, W, I]; of every `stride`-th row and
+    column, from `first` on."""
+    c, b, _, _, i = t.shape
+    t = t[:, :, first[0] :: stride, first[1] :: stride]
+    whole = t.new_zeros(c, i, grid.high, grid.wide, b)
+    whole[:, :, : t.shape[2], : t.shape[3]] = t.permute(0, 4, 2, 3, 1)
+    lines = whole.flatten(2)
+    lines = F.pad(lines, (front, grid.shares * grid.length - lines.shape[2] + front))
+    return lines.unfold(2, grid.length + 2 * front, grid.length).transpose(1, 2).flatten(0, 1).contiguous()
+
+
+def weight_products(
+    g: Tensor, x: Tensor, k: int, stride: int, padding: int, programs: int, lay: Callable[..., Tensor] = in_lines
+) -> Tensor:
     """Return the weights' gradient as products of whole matrices, one for each place of the window.
 
-    Pictures and gradients are laid on one grid, with zeros around them, so that a place of the window is so many rows
-    further on in the pictures. Clients are cut into shares, which fill the GPU; in front of each client are zeros too,
-    so that what the last share of a client reads of the next client is zero, and never a number that is not finite.
+    Gradients and pictures are laid in lines on one grid, so that a place of the window is so many numbers further on,
+    or back, in the pictures: a multiple of the number of pictures, as products like it. Columns of zeros behind each
+    row serve both its end and the beginning of the next.
 
-    g [C, B, H', W', O], x [C, B, H, W, I]; returns [C, O, K, K, I]. programs: how many tiles of results fill the GPU.
+    g [C, B, H', W', O], x [C, B, H, W, I]; returns [C, O, K, K, I]. programs: how many tiles of results fill the GPU;
+    lay: what lays pictures in lines.
     """
     (c, b, h, w, i), (th, tw, o) = x.shape, g.shape[2:]
-    tiles = c * _pieces(i, TILE) * _pieces(o, TILE)
-    shares = max(1, min(b, _pieces(programs, tiles)))
-    out = x.new_empty(k * k, c * shares, o, i)
-    if stride == 1 and k > 1:
-        high, wide = h + 2 * padding, w + 2 * padding
-        front = (k - 1) * (wide + 1)
-        rows = _pieces(front + b * high * wide, shares) * shares
-        pictures, gradients = (_on_a_grid(t, front, rows, high, wide) for t in (x, g))
-        inside = slice(padding, padding + h), slice(padding, padding + w)
-        pictures.grid[:, :, *inside].copy_(x)
-        gradients.grid[:, :, :th, :tw].copy_(g)
-        left = gradients.whole.view(c * shares, rows // shares, o).transpose(1, 2)
-        for place in range(k * k):
-            away = place // k * wide + place % k
-            right = pictures.memory[away * i :][: c * rows * i].view(c * shares, rows // shares, i)
-            torch.bmm(left, right, out=out[place])
-    else:
-        shares = max(n for n in range(1, shares + 1) if b % n == 0)
-        out, padded = out[:, : c * shares], F.pad(x, (0, 0, *(padding,) * 4)) if padding else x
-        left = g.reshape(c * shares, -1, o).transpose(1, 2)
-        for place in range(k * k):
-            down, across = place // k, place % k
-            met = padded[:, :, down : down + stride * th : stride, across : across + stride * tw : stride]
-            torch.bmm(left, met.reshape(c * shares, -1, i), out=out[place])
-    return out.view(k, k, c, shares, o, i).sum(3).permute(2, 3, 0, 1, 4).contiguous()
-
-
-class _Grid(NamedTuple):
-    memory: Tensor  # all numbers, and some more zeros
-    whole: Tensor  # [C, rows, channels]
-    grid: Tensor  # [C, pictures, height, width, channels]: the places of the pictures
-
-
-def _on_a_grid(t: Tensor, front: int, rows: int, high: int, wide: int) -> _Grid:
-    """Return zeros for pictures of this height and width: for each client so many rows, the first `front` of them in
-    front."""
-    c, b, channels = len(t), t.shape[1], t.shape[4]
-    memory = t.new_zeros((c * rows + front) * channels)
-    whole = memory[: c * rows * channels].view(c, rows, channels)
-    return _Grid(memory, whole, whole[:, front : front + b * high * wide].unflatten(1, (b, high, wide)))
+    # the window's lines: how many rows of the grid further on, and which rest
+    away = [divmod(j - padding, stride) for j in range(k)]
+    least, most = away[0][0], away[-1][0]
+    high, wide = max(th, _pieces(h, stride)), max(tw, _pieces(w, stride))
+    wide += max(0, -least, tw - wide + most)
+    shares = max(1, min(high, _pieces(programs, c * _pieces(i, TILE) * _pieces(o, TILE))))
+    grid = Grid(high, wide, shares, _pieces(high * wide, shares) * b)
+    front = max(-least, most) * (wide + 1) * b
+    left = lay(g, grid)
+    rests = sorted({rest for _, rest in away})
+    right = {first: lay(x, grid, front, stride, first) for first in product(rests, repeat=2)}
+    out = x.new_empty(c * shares, o, k, k, i)
+    for (down, (rows, rest)), (across, (columns, other)) in product(enumerate(away), repeat=2):
+        start = front + (rows * wide + columns) * b
+        met = right[rest, other][:, :, start : start + grid.length]
+        torch.bmm(left, met.transpose(1, 2), out=out[:, :, down, across])
+    return out if shares == 1 else out.view(c, shares, o, k, k, i).sum(1)
 
 
 def _pieces(n: int, size: int) -> int:

@@ -5,8 +5,10 @@ from unalike.nn.kernels.conv import conv, conv_backward, conv_input_gradient, co
 from unalike.nn.kernels.conv_pool import conv_pool, conv_pool_backward, unpool
 from unalike.nn.kernels.depthwise import depthwise, depthwise_backward
 from unalike.nn.kernels.norms import linear, moments, sums
+from unalike.nn.kernels.tuned import compiled_ahead
 
 __all__ = [
+    "compiled_ahead",
     "conv",
     "conv_backward",
     "conv_input_gradient",

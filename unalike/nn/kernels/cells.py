@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unalike.nn.kernels.tuned import Launched
+
 # ---------------------------------------------------------------- one step of an LSTM, all clients
 
 
@@ -14,6 +16,7 @@ def _tanh(x):
     return 2 * tl.sigmoid(2 * x) - 1
 
 
+@Launched
 @triton.jit
 def _cell(whole, cell, hidden, cells, inner, N, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -33,6 +36,7 @@ def _cell(whole, cell, hidden, cells, inner, N, WIDTH: tl.constexpr, BLOCK: tl.c
     tl.store(hidden + n, (o * _tanh(c)).to(kind), real)
 
 
+@Launched
 @triton.jit
 def _cell_backward(to_hidden, to_cell, before, cells, inner, out, N, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Compute the gradient of the gates; the gradient of the earlier cell is left in `to_cell`."""
@@ -71,6 +75,7 @@ def lstm_cell_backward(
 # ---------------------------------------------------------------- one step of a GRU, all clients
 
 
+@Launched
 @triton.jit
 def _gru(gates, own, h, hidden, inner, N, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -92,6 +97,7 @@ def _gru(gates, own, h, hidden, inner, N, WIDTH: tl.constexpr, BLOCK: tl.constex
     tl.store(hidden + n, (new + z * (before - new)).to(kind), real)
 
 
+@Launched
 @triton.jit
 def _gru_backward(to_hidden, earlier, inner, out, own, passed, N, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unalike.nn.fast.products import TILE, weight_products
-from unalike.nn.kernels.tuned import PROGRAMS, power, tuned
+from unalike.nn.fast.products import TILE, Grid, weight_products
+from unalike.nn.kernels.tuned import PROGRAMS, Launched, power, tuned
 
 # A loop goes over the places of the window, not over its lines: places beyond the border are masked, so that nothing is
 # padded in memory. Sizes are numbers of the call and not constants, so that the layers of a deep model share kernels;
@@ -17,15 +17,16 @@ SIZES = ["M", "SH", "SW", "TH", "TW", "IN8", "OUT8", "PAD"]
 
 
 @tuned([({"BM": 128}, 4, 3), ({"BM": 128}, 4, 4), ({"BM": 256}, 8, 3), ({"BM": 64}, 4, 4)], key=[*SIZES, "K", "BACK"])
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=[*SIZES, "APART8"])
 def _convolve(
-    x, w, y, M, SH, SW, TH, TW, IN8, OUT8, PAD, STRIDE: tl.constexpr, K: tl.constexpr, BACK: tl.constexpr,
+    x, w, y, M, SH, SW, TH, TW, IN8, OUT8, PAD, APART8, STRIDE: tl.constexpr, K: tl.constexpr, BACK: tl.constexpr,
     LINES: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     BM: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile, pixels × channels, of one client's target [M, TH, TW, OUT] from its source [M, SH, SW, IN]: the
     convolution, or going BACK the gradient of its input. There, with a stride, a tile's pixels have the same rest, so
-    that the same places of the window met them. LINES: the weights are [OUT, K, K, IN], else [IN, K, K, OUT]."""
+    that the same places of the window met them. LINES: the weights are [OUT, K, K, IN], else [IN, K, K, OUT]; those of
+    two clients lie 8 * APART8 apart."""
     IN, OUT = IN8 * 8, OUT8 * 8
     EVERY: tl.constexpr = STRIDE if BACK else 1  # target pixels of a tile are this far apart
     c = tl.program_id(2).to(tl.int64)
@@ -46,7 +47,7 @@ def _convolve(
         first_row, first_column = row * STRIDE - PAD, column * STRIDE - PAD
     o, k = tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
     x += c * M * SH * SW * IN
-    w += c * (K * K) * IN * OUT
+    w += c * APART8 * 8
     start = ((picture * SH + first_row) * SW + first_column) * IN
     # the operand with more rows is the right one: it is read once per 64 rows of the left one
     FILTERS: tl.constexpr = BN >= 64
@@ -155,7 +156,7 @@ def _convolved(x: Tensor, lines: Tensor, y: Tensor, stride: int, padding: int, b
     """Write the convolution of x, or the gradient of its input, to y; own: the weights are y's lines."""
     (c, m, sh, sw, i), (th, tw, o) = x.shape, y.shape[2:]
     rests = stride if back else 1
-    bn, bk = min(TILE, power(o)), _piece(x)
+    bn, bk = min(2 * TILE, power(o)), _piece(x)
 
     def grid(meta):
         pixels = m * triton.cdiv(th, rests) * triton.cdiv(tw, rests)
@@ -163,8 +164,8 @@ def _convolved(x: Tensor, lines: Tensor, y: Tensor, stride: int, padding: int, b
 
     even = i % bk == 0 and o % bn == 0
     _convolve[grid](
-        x, lines, y, m, sh, sw, th, tw, i // 8, o // 8, padding, stride, lines.shape[2], back, own, even, _precision(),
-        bn, bk,
+        x, lines, y, m, sh, sw, th, tw, i // 8, o // 8, padding, lines.stride(0) // 8, stride, lines.shape[2], back,
+        own, even, _precision(), bn, bk,
     )  # fmt: skip
     return y
 
@@ -173,13 +174,19 @@ def conv(x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
     """Return the convolution [C, B, H', W', O] of x [C, B, H, W, I] with lines [C, O, K, K, I]."""
     (c, b, h, w, _), (_, o, k, _, _) = x.shape, lines.shape
     y = x.new_empty(c, b, (h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1, o)
-    return _convolved(x.contiguous(), lines.contiguous(), y, stride, padding, False, True)
+    return _convolved(x.contiguous(), _apart(lines), y, stride, padding, False, True)
+
+
+def _apart(lines: Tensor) -> Tensor:
+    """Return weights of which each client's lie in order; clients may lie apart, as in a stack of model vectors, by a
+    multiple of eight."""
+    return lines if lines[0].is_contiguous() and lines.stride(0) % 8 == 0 else lines.contiguous()
 
 
 def conv_backward(
     g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int, inward: bool
 ) -> tuple[Tensor, Tensor]:
-    g, x, lines = g.contiguous(), x.contiguous(), lines.contiguous()
+    g, x, lines = g.contiguous(), x.contiguous(), _apart(lines)
     dx = conv_input_gradient(g, x, lines, stride, padding) if inward else x.new_empty(len(x), 0)
     return dx, conv_weight_gradient(g, x, lines, stride, padding)
 
@@ -191,10 +198,52 @@ def conv_input_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, paddin
     return _convolved(g, lines, torch.empty_like(x), stride, padding, True, turn)
 
 
+@Launched
+@triton.jit(
+    do_not_specialize=["H", "W", "HIGH", "WIDE", "SHARES", "STRIDE", "TOP", "LEFT", "B4", "L4", "FRONT4", "IN8"]
+)
+def _turn(
+    t, lines, H, W, HIGH, WIDE, SHARES, STRIDE, TOP, LEFT, B4, L4, FRONT4, IN8, BP: tl.constexpr, BI: tl.constexpr,
+    EVEN: tl.constexpr,
+):  # fmt: skip
+    """Write a tile, channels × places, of the lines of one share of one client: see `products.in_lines`. EVEN: numbers
+    of pictures are multiples of four, and said as fourths."""
+    B, L, FRONT, IN = B4, L4, FRONT4, IN8 * 8
+    if EVEN:
+        B, L, FRONT = B4 * 4, L4 * 4, FRONT4 * 4
+    share = tl.program_id(2).to(tl.int64)
+    q, channel = tl.program_id(0) * BP + tl.arange(0, BP), tl.program_id(1) * BI + tl.arange(0, BI)
+    n = (share % SHARES).to(tl.int32) * L + q - FRONT
+    at = tl.maximum(n, 0)
+    line = at // B
+    picture, row, column = at - line * B, line // WIDE, line % WIDE
+    y, x = row * STRIDE + TOP, column * STRIDE + LEFT
+    real = (n >= 0) & (row < HIGH) & (y < H) & (x < W)
+    source = ((share // SHARES * B + picture) * H + y) * W + x
+    known = (channel < IN)[None, :]
+    value = tl.load(t + source[:, None] * IN + channel[None, :], real[:, None] & known, other=0.0)
+    length = L + 2 * FRONT
+    target = lines + (share * IN + channel.to(tl.int64))[:, None] * length + q[None, :]
+    tl.store(target, tl.trans(value), (channel < IN)[:, None] & (q < length)[None, :])
+
+
+def in_lines(t: Tensor, grid: Grid, front: int = 0, stride: int = 1, first: tuple[int, int] = (0, 0)) -> Tensor:
+    """Lay pictures in lines, as `products.in_lines`; everything is written once."""
+    c, b, h, w, i = t.shape
+    lines = t.new_empty(c * grid.shares, i, grid.length + 2 * front)
+    bp, bi, even = 64, min(64, power(i)), b % 4 == 0
+    fourth = 4 if even else 1
+    _turn[triton.cdiv(lines.shape[2], bp), triton.cdiv(i, bi), len(lines)](
+        t.contiguous(), lines, h, w, grid.high, grid.wide, grid.shares, stride, *first, b // fourth,
+        grid.length // fourth, front // fourth, i // 8, bp, bi, even,
+    )  # fmt: skip
+    return lines
+
+
 def conv_weight_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
-    # in tf32 the kernel below reached 17 TFLOP/s, since its operands lie the wrong way; products were not measured yet
+    # in tf32 the kernel below reached 17 TFLOP/s, since its operands lie the wrong way
     if x.dtype == torch.float32:
-        return weight_products(g, x, lines.shape[2], stride, padding, PROGRAMS // 3)
+        return weight_products(g, x, lines.shape[2], stride, padding, PROGRAMS // 3, in_lines)
     (c, m, th, tw, o), (sh, sw, i), k = g.shape, x.shape[2:], lines.shape[2]
     bn, bi = min(TILE, power(o)), min(TILE, triton.next_power_of_2(i))
     taps = min(2 * TILE // bi, triton.next_power_of_2(k * k))

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unalike.nn.kernels.tuned import PROGRAMS, power, tuned
+from unalike.nn.kernels.tuned import PROGRAMS, Launched, power, tuned
 
 # a window of at most this many numbers is one tile
 SMALL = 128
@@ -111,6 +111,7 @@ def _forward_small(
         _pool(total, b, y, won, c, first + tl.arange(0, BP), P, BP, OUT)
 
 
+@Launched
 @triton.jit
 def _unpool(
     g, won, d, db, P, N,
@@ -137,9 +138,9 @@ def _unpool(
      ({"BM": 32, "BK": 256, "NEAR": False}, 8, 4)],
     key=["M", "CH", "K", "OUT"],
 )  # fmt: skip
-@triton.jit
+@triton.jit(do_not_specialize=["SHARES"])
 def _weight_gradient(
-    x, d, dw, M, size, SHARES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    x, d, dw, M, size, SHARES, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     CH: tl.constexpr, K: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
     """Compute one piece of the window, one share of the pixels, one client."""
@@ -168,9 +169,9 @@ def _weight_gradient(
 
 
 @tuned([({"BP": 16}, 4, 3), ({"BP": 16}, 4, 2), ({"BP": 32}, 4, 2)], key=["P", "CH", "K", "OUT"])
-@triton.jit
+@triton.jit(do_not_specialize=["SHARES"])
 def _weight_gradient_small(
-    x, g, won, dw, db, P, size, SHARES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr,
+    x, g, won, dw, db, P, size, SHARES, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr,
     PW: tl.constexpr, CH: tl.constexpr, K: tl.constexpr, OUT: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """Compute the whole window, one share of the pooled pixels, one client."""

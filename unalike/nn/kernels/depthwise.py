@@ -10,11 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unalike.nn.kernels.tuned import PROGRAMS
+from unalike.nn.kernels.tuned import PROGRAMS, Launched
 
 TILE = 2048  # numbers
 
 
+@Launched
 @triton.jit
 def _each_channel(
     x, w, y, M, SH, SW, TH, TW, CH, PAD, STRIDE: tl.constexpr, K: tl.constexpr, BACK: tl.constexpr,
@@ -48,6 +49,7 @@ def _each_channel(
     )
 
 
+@Launched
 @triton.jit
 def _windows(
     x, g, dw, M, SH, SW, TH, TW, CH, PAD, STRIDE, SHARES, EACH, K: tl.constexpr, BI: tl.constexpr, BM: tl.constexpr

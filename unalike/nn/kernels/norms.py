@@ -11,9 +11,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unalike.nn.kernels.tuned import Launched
+
 TILE = 2048  # numbers
 
 
+@Launched
 @triton.jit
 def _moments(x, mean, var, B, CH, S, XC, XB, XI, XS, BI: tl.constexpr, BS: tl.constexpr):
     """Compute the mean and the variance over the pixels of some channels of one picture."""
@@ -34,6 +37,7 @@ def _moments(x, mean, var, B, CH, S, XC, XB, XI, XS, BI: tl.constexpr, BS: tl.co
     tl.store(var + row * CH + i, tl.sum(total, 0) / S, i < CH)
 
 
+@Launched
 @triton.jit
 def _sums(g, x, mean, plain, centred, B, CH, S, GC, GB, GI, GS, XC, XB, XI, XS, BI: tl.constexpr, BS: tl.constexpr):
     """Compute the sums of g, and of g times x less its mean, over the pixels of some channels of one picture."""
@@ -52,6 +56,7 @@ def _sums(g, x, mean, plain, centred, B, CH, S, GC, GB, GI, GS, XC, XB, XI, XS, 
     tl.store(centred + row * CH + i, tl.sum(together, 0), i < CH)
 
 
+@Launched
 @triton.jit
 def _linear(
     g, x, a, b, d, y, B, CH, S, GC, GB, GI, GS, XC, XB, XI, XS, YC, YB, YI, YS,

@@ -1,8 +1,13 @@
-"""Kernels that try their configurations, and what the kernels share."""
+"""Kernels that are compiled ahead, several at a time, or try their configurations; and what the kernels share."""
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 import triton
@@ -10,6 +15,56 @@ import triton
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # it measures nothing
 # programs that fill a large GPU several times over
 PROGRAMS = 1000
+
+
+# while kernels of a stream are compiled ahead: its number -> what is being compiled
+_ahead: dict[int, list[Future[Any]]] = {}
+
+
+@contextmanager
+def compiled_ahead() -> Iterator[None]:
+    """Compile the kernels that are called within, side by side, and run none of them: what is computed within is
+    meaningless. Only calls on a stream of its own count, so other threads go on."""
+    stream = torch.cuda.Stream(priority=-1)
+    found: list[Future[Any]] = []
+    stream.wait_stream(torch.cuda.current_stream())
+    _ahead[stream.cuda_stream] = found
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        del _ahead[stream.cuda_stream]
+        stream.synchronize()
+    for one in found:
+        one.result()
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0))), thread_name_prefix="kernels")
+
+
+def _launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
+    found = _ahead.get(torch.cuda.current_stream().cuda_stream) if _ahead else None
+    if found is None:
+        kernel[grid](*args, **options)
+    else:
+        found.append(_threads().submit(_compile, torch.cuda.current_device(), kernel, grid, args, options))
+
+
+def _compile(device: int, kernel: Any, grid: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    with torch.cuda.device(device):
+        kernel.warmup(*args, grid=grid, **options)
+
+
+class Launched:
+    """A kernel that can be compiled ahead."""
+
+    def __init__(self, kernel: Any):
+        self.kernel = kernel
+
+    def __getitem__(self, grid: Any) -> Any:
+        return functools.partial(_launch, self.kernel, grid)
 
 
 class Tuned:
@@ -21,12 +76,12 @@ class Tuned:
         self.search = triton.autotune(configs, key=key, do_bench=_bench)(kernel)
 
     def __getitem__(self, grid):
-        search = torch.backends.cudnn.benchmark and not INTERPRETED
+        search = torch.backends.cudnn.benchmark and not INTERPRETED and not _ahead
         return self.search[grid] if search else self.only(grid, self.configs[0])
 
     def only(self, grid, config: triton.Config):
         """Return the launcher of one configuration."""
-        return lambda *args: self.kernel[grid](*args, **config.all_kwargs())
+        return functools.partial(_launch, self.kernel, grid, **config.all_kwargs())
 
 
 def _bench(call, quantiles):
