@@ -584,15 +584,6 @@ def test_skewed_sizes_are_not_stacked(tiny, tmp_path):
         assert made._stacks(job, ua.Federation.from_arrays(data, classes=5)) is stacked
 
 
-def test_on_a_gpu_any_runs_are_stacked(tiny, tmp_path, monkeypatch):
-    paper = define.paper(str(tiny))
-    job = paper.job(paper.quick[0].rows[0], "fedavg", 0)
-    made = jobs.Queue(tmp_path, results.Results(tmp_path / "no"), jobs.Clock(), {"device": "cuda"}, {})
-    monkeypatch.setattr(choose, "find_device", lambda name: torch.device(name))
-    skewed = [(torch.zeros(n, 30), torch.arange(n) % 5) for n in (10, 10, 10, 10, 200)]
-    assert made._stacks(job, ua.Federation.from_arrays(skewed, classes=5))
-
-
 def test_claims_must_hold_in_every_seed(tiny):
     (quick,) = define.paper(str(tiny)).quick
     row = quick.rows[0]

@@ -54,8 +54,7 @@ def fits(tables: Tables, fed: Federation) -> bool:
     usual = run.get("engine", "auto") in ("auto", "batched") and not run.get("deterministic")
     if not usual or config.MODELS_TABLE in tables:
         return False
-    model = config.make_model(config.check(tables)["model"], fed, 0)
-    return stacks_pay(model, fed.train.sizes, run.get("device", "auto"))
+    return stacks_pay(config.make_model(config.check(tables)["model"], fed, 0), fed.train.sizes)
 
 
 def together(starts: Sequence[Callable[..., Any]], tables: Tables) -> list[Any]:

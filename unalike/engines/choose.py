@@ -20,7 +20,7 @@ from unalike.engines.ray import Ray
 from unalike.engines.sequential import Sequential
 from unalike.engines.workers import Workers, available_cores
 from unalike.errors import EngineRefused, unknown
-from unalike.nn.numerics import find_device, search_convolutions
+from unalike.nn.numerics import search_convolutions
 from unalike.settings.knobs import check
 from unalike.settings.typed import words
 
@@ -87,12 +87,9 @@ def heavy(module: nn.Module) -> tuple[bool, bool]:
     return recurrent, convolution
 
 
-def stacks_pay(model: nn.Module, sizes: np.ndarray, device: str = "auto") -> bool:
-    """Return whether several runs in one stack pay off. On a GPU they do: a wider stack fills it better. On a CPU they
-    do if the model is tiny, of a kind that is fast in stacks, and no client is far larger than the others, so that it
-    would be alone for most of the steps."""
-    if find_device(device).type == "cuda":
-        return True
+def stacks_pay(model: nn.Module, sizes: np.ndarray) -> bool:
+    """Return whether several runs in one stack pay off: the model is tiny, of a kind that is fast in stacks, and no
+    client is far larger than the others, so that it would be alone for most of the steps."""
     tiny = sum(p.numel() for p in model.parameters()) <= TINY
     return tiny and not any(heavy(model)) and bool(sizes.max() <= SKEWED * sizes.mean())
 

@@ -1,10 +1,10 @@
 """The runs of a reproduction, one after another, each an ordinary run folder named by a hash of its settings.
 
 A run that has left its result is never made again; one that was killed continues from its checkpoint. A resumed run is
-bit-identical on a CPU, so an interrupted queue ends with the same numbers. Runs on a GPU, or of a tiny model, that
-differ only in seed, fold, rate or the scale of the start run as one stack of clients (unalike.engines.together): each
-still has its own folder and result, with the same numbers as alone, up to rounding. Several processes with the same
-folder of results divide the runs among themselves.
+bit-identical on a CPU, so an interrupted queue ends with the same numbers. Runs of a tiny model that differ only in
+seed, fold, rate or the scale of the start run as one stack of clients (unalike.engines.together): each still has its
+own folder and result, with the same numbers as alone, up to rounding. Several processes with the same folder of results
+divide the runs among themselves.
 """
 
 from __future__ import annotations
@@ -231,12 +231,11 @@ class Queue:
         return None
 
     def _stacks(self, job: Job, fed: Federation) -> bool:
-        """Return whether several runs in one stack pay off on this machine."""
+        """Return whether stacking several runs pays off: the model is tiny, and of a kind that is fast in stacks."""
         tables = self.placed(job)
         if config.MODELS_TABLE in tables or tables["run"].get("engine", "auto") not in ("auto", "batched"):
             return False
-        model = config.make_model(config.check(tables)["model"], fed, 0)
-        return stacks_pay(model, fed.train.sizes, tables["run"].get("device", "auto"))
+        return stacks_pay(config.make_model(config.check(tables)["model"], fed, 0), fed.train.sizes)
 
     def data(self, job: Job) -> Federation:
         """Return the job's data; cached for the next job."""

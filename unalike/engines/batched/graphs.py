@@ -190,7 +190,8 @@ class StaticBuffers:
             if self.step.early and self.step.pure.fast:
                 from unalike.nn.fast import compile_ahead
 
-                compile_ahead(lambda: self._body(width), self.at.device)
+                with self._unchanged():
+                    compile_ahead(lambda: self._body(width), self.at.device)
             warm = (lambda: self._body(width)) if self.step.early else (lambda: self._two(width))
             graph, _ = graphed(work, self.at.device, warm, self._pool)
         self._graphs[width, several] = graph

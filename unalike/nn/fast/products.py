@@ -16,8 +16,8 @@ TILE = 64  # channels, of a tile of the result
 
 class Grid(NamedTuple):
     """How the pixels of all pictures lie in lines, one line a channel: by row, column and picture, in `high` rows of
-    `wide` columns. A client's lines are cut into shares of `length` numbers, each with `front` numbers more on both sides.
-    Whatever lies outside of the pictures is zero."""
+    `wide` columns. A client's lines are cut into shares of `length` numbers, each with `front` numbers more on both
+    sides. Whatever lies outside of the pictures is zero."""
 
     high: int
     wide: int
