@@ -29,10 +29,13 @@ from unalike.testing.toys import TOYS
 
 STRENGTHS = {"fedprox": {"mu": 1.0}, "fedavgr": {"trace": 1e-2, "frobenius": 1e-2, "mmd": 0.1}, "flhc": {"warmup": 0}}
 STRENGTHS |= {"rfedavg": {"lam": 0.3}, "rfedavg-plus": {"lam": 0.3}, "oneshot": {"epochs": 3}}
+STRENGTHS |= {"fedbuff": {"buffer": 2}}
 STRENGTHS |= {"cfl": {"eps1": 9.0, "eps2": 0.0, "after": 0, "gamma": 0.0}, "fedfmc": {"fork": 1, "consolidate": 1}}
 OURS = [cls(**STRENGTHS.get(name, {})) for name, cls in ua.METHODS.items()]
 METHODS = [*OURS, *TOYS]
 LIMIT = {"float64": 1e-9, "float32": 1e-5}
+# methods whose server, or whose model, takes so many steps that rounding grows; in float64 they agree like all others
+GROWS = {"FedDF": 3e-2, "Virtual": 1e-4}
 
 
 def main() -> int:
@@ -84,7 +87,9 @@ def one_by_one() -> int:
     with unittest.mock.patch.dict(ua.engines.ENGINES, {"sequential": Capturing}):
         for kind in ("linear", "mlp", "cnn", "norm", "lstm"):
             for method in (ua.FedAvg(), ua.Scaffold(), ua.FedDC(alpha=0.1)):
-                for local in ({}, {"local": ua.LocalTraining(epochs=1, batch_size=4, lr=0.01, optimizer="adam")}):
+                adam = {"local": ua.LocalTraining(epochs=1, batch_size=4, lr=0.01, optimizer="adam")}
+                # a bias before BatchNorm has no gradient but rounding, which Adam makes a whole step of
+                for local in ({}, adam) if kind != "norm" else ({},):
                     given = {"engine": "sequential", "dtype": "float64", **local}
                     reference = testing.run(method, kind, device="cpu", **given)
                     wrong += compared(method, kind, reference, "sequential", "float64", **local)
@@ -149,7 +154,7 @@ def compared(method, kind, reference, engine, dtype, **options) -> bool:
         return True
     move(run)
     off = testing.difference(reference, run)
-    bad = off > LIMIT[dtype]
+    bad = not off <= (GROWS.get(type(method).__name__, LIMIT[dtype]) if dtype == "float32" else LIMIT[dtype])
     programs = [p for ps in getattr(run.engine, "steps", {}).values() for p in ps]
     modes, notes = {p.mode for p in programs}, run.engine.notes
     if engine == "batched":

@@ -197,6 +197,17 @@ def test_the_pace_of_a_run(monkeypatch):
     assert pace.left == float("inf")
 
 
+@pytest.mark.parametrize(("long", "waits"), [(0.0, True), (1e6, False)])
+def test_rounds_that_are_long_go_step_by_step_meanwhile(early, monkeypatch, long, waits):
+    """Else what is made beside them would wait for the device, a round for each kernel."""
+    monkeypatch.setattr(beside, "LONG", long)
+    made = []
+    init = beside.Compilation.__init__
+    monkeypatch.setattr(beside.Compilation, "__init__", lambda self, *a: (init(self, *a), made.append(self))[0])
+    testing.run(ua.FedAvg(), "linear", rounds=6, callbacks=[Waiting()], **RUN)
+    assert [one.by_steps for one in made] == [waits]
+
+
 def test_what_the_first_round_waits_for(early):
     job = testing.run(ua.FedAvg(), "linear", rounds=0, **RUN).engine.job
     assert "takes longer" in Batched(job, compile=True).waits

@@ -59,3 +59,19 @@ def test_tensors_that_begin_at_multiples():
     }
     (g,) = torch.autograd.grad(sum((k * view).sum() for k, view in enumerate(views.values(), 1)), flat)
     assert g[0].tolist() == [1, 1, 1, 0, 2, 2, 2, 2, 3, 0, 0, 0]
+
+
+def test_turned_weights_lie_with_their_input_channels_last():
+    named = [("conv.weight", (2, 3, 1, 2)), ("conv.bias", (2,)), ("head.weight", (2, 1))]
+    plain = Layout(named, "head")
+    turned = plain.aligned(4, frozenset({"conv.weight"}))
+    vector = torch.arange(2.0 * plain.size).reshape(2, -1)
+    packed = plain.repack(vector, turned)
+    assert packed[0, :12].tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]  # [out, height, width, in]
+    for name, view in turned.views(packed).items():
+        assert torch.equal(view, plain.views(vector)[name])
+    assert turned.views(packed)["conv.weight"].movedim(-3, -1)[0].is_contiguous()
+    assert torch.equal(turned.repack(packed, plain), vector) and turned.repack(packed, turned) is packed
+    same = plain.aligned(1, frozenset({"conv.weight"}))  # as long as the plain one, and in another order
+    assert same.size == plain.size and not torch.equal(plain.repack(vector, same), vector)
+    assert torch.equal(turned.part(packed, "head"), plain.part(vector, "head"))

@@ -45,6 +45,8 @@ class Method:
     needs_model: ClassVar[bool] = True
     # the model of `ua.models` that the method uses in place of the run's
     network: ClassVar[str] = ""
+    # it works on the CPU, also where there is a GPU
+    on_cpu: ClassVar[bool] = False
     # False: clients' models are vectors, although there is a `predict` (an option's)
     predicts: ClassVar[bool] = True
     # it trains on all clients' data as one client: the centralized reference

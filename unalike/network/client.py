@@ -362,8 +362,9 @@ class Client:
         dtype = DTYPES[settings.get("dtype", "float32")]
         client, seed = plan["client"], settings.get("seed", 0)
         own = self._own_data(plan)
-        data = alone(own, client, plan["clients"]).to(self.device, dtype)
         method, local = config.make_method(tables.get("method", {})), config.make_local(tables.get("local", {}))
+        device = find_device("cpu") if method.on_cpu else self.device
+        data = alone(own, client, plan["clients"]).to(device, dtype)
         policy.check_method(method)
         sealed = [name for name, field in method.sends.items() if field.read == "sealed"]
         if sealed and self.sealer is None:
@@ -382,7 +383,7 @@ class Client:
             buffers = "local"
         loss.setdefault("loss", default_loss(data.train.y))
         unit = None if own.preparation is None else own.preparation.target
-        task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers, unit=unit)
+        task = Task(module, **loss, dtype=dtype, device=device, buffers=buffers, unit=unit)
         x, y = data.train.of(client)
         task.buffer_policy = method.buffers or task.buffer_policy
         task.check(x[:2], y[:2], **data_sizes(data))

@@ -68,7 +68,7 @@ def simulate(
     if not isinstance(federation, Federation):
         raise UnalikeError(f"The data must be a Federation; got {type(federation).__name__}: use Dataset.split(...).")
     chosen, engine_options = split_options(settings)
-    device = find_device(chosen.device)
+    device = find_device("cpu" if method.on_cpu else chosen.device)
     check_precision(chosen.precision, device)
     with numerics(chosen.precision, chosen.deterministic):
         parts: Mapping[str, Federation] = getattr(federation, "parts", {})

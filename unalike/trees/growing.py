@@ -29,6 +29,7 @@ class Growing(Boosting, Method):
 
     needs_model = False
     network = "forest"
+    on_cpu = True  # trees are counted, not multiplied
     one_network = "grows one forest for all"
     parts: ClassVar[tuple[str, ...]] = PARTS  # the arrays of the forest that the server keeps
 

@@ -29,6 +29,7 @@ SOON = 8.0  # seconds that the rest of a run must take for its fast layers to be
 SLACK = 0.1  # by how much a step with fast layers may differ, as in `Task`: only a wrong gradient must be found
 WORTH = 60.0  # seconds that the rest of a run must take: compiling takes some 40, in which rounds slow down
 ENOUGH = 3  # rounds after which the pace of a run is known: the first ones capture
+LONG = 0.05  # seconds of a round in which the device has so much to do that another thread would wait for it
 SWITCH = 2e-5  # seconds for which a thread keeps the interpreter's lock while one compiles; rounds let go of it often
 
 _running: weakref.WeakSet[Compilation] = weakref.WeakSet()
@@ -53,12 +54,16 @@ class Pace:
         return len(self.begins) > ENOUGH and self.begins[0] > 0
 
     @property
-    def left(self) -> float:
-        """Return the seconds that the remaining rounds take at the present pace."""
+    def each(self) -> float:
+        """Return the seconds of a round at the present pace; 0 if that is not known."""
         if not self.known:
             return 0.0
-        each = min(after - before for before, after in zip(self.begins[:-1], self.begins[1:], strict=True))
-        return each * (self.rounds - self.last if self.rounds else math.inf)
+        return min(after - before for before, after in zip(self.begins[:-1], self.begins[1:], strict=True))
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that the remaining rounds take at the present pace."""
+        return self.each and self.each * (self.rounds - self.last if self.rounds else math.inf)
 
 
 class Cancelled(BaseException):
@@ -69,7 +74,11 @@ class Compilation:
     """A step that is being made in a thread of its own, with a module of its own: one with all fast layers, if the step
     lacks some, or a compiled one."""
 
-    def __init__(self, step: Step, moving: dict[str, Any], course: Course):
+    def __init__(self, step: Step, moving: dict[str, Any], course: Course, seconds: float):
+        """seconds: what a round takes meanwhile."""
+        # The first call of each kernel waits until the device is idle. So where rounds are long they give it one step
+        # at a time: with a whole round in the queue each of some hundred kernels would wait for the end of it.
+        self.by_steps = seconds > LONG
         self.step: Step | None = None
         self.error = ""
         self.layers = bool(step.pure.slow_to_make)

@@ -92,7 +92,7 @@ class Batched(Engine):
         busy = any(other.beside for other in self.steps_made)  # one at a time: they would wait for each other
         worth = SOON if step.pure.slow_to_make else WORTH
         if step.early and not busy and self.pace.left > worth and not capturing(self.job.task.device):
-            step.beside = Compilation(step, moving, course)
+            step.beside = Compilation(step, moving, course, self.pace.each)
 
     def _graph_memory(self) -> Any:
         """Return the handle of the memory that the graphs of this engine's steps share."""

@@ -153,6 +153,8 @@ class StaticBuffers:
                 if (width, several) not in self._graphs:
                     self._capture(width, several)
                 self._graphs[width, several].replay()
+                if self.step.beside is not None and self.step.beside.by_steps:
+                    torch.cuda.current_stream(self.at.device).synchronize()
                 count -= several
 
     def warm(self, width: int) -> None:
