@@ -308,8 +308,8 @@ def architectures() -> int:
     from unalike.engines.batched import engine as batched
 
     wrong, batched.SOON = 0, 0.0
-    texts = ("attention", "transformer", "lora", "bilstm", "gru", "rnn")
-    for name in ("mlp", *texts, "batchnorm", "residual", "depthwise"):
+    texts = ("attention", "transformer", "gpt", "lora", "bilstm", "gru", "rnn")
+    for name in ("mlp", *texts, "batchnorm", "residual", "depthwise", "unet", "mobile"):
         build, data = MODELS[name]
         x, y = data(4 * 3 * 8)
         fed = ua.Federation(ua.data.Columns(x, y, [0, 24, 40, 72, 96]))

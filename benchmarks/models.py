@@ -133,6 +133,75 @@ class Looking(nn.Module):
         return x if x.abs().max().item() < 100 else x / 10
 
 
+class GPT(nn.Module):
+    """A decoder with a causal mask in a buffer."""
+
+    def __init__(self, width=64, length=32):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, norm_first=True, activation="gelu")
+        self.embedding, self.places = nn.Embedding(80, width), nn.Parameter(torch.randn(length, width) / 50)
+        self.blocks = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 80)
+        self.register_buffer("mask", torch.triu(torch.full((length, length), float("-inf")), 1))
+
+    def forward(self, x):
+        return self.head(self.blocks(self.embedding(x) + self.places, mask=self.mask)[:, -1])
+
+
+class ViT(nn.Module):
+    """A transformer over patches of a picture."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.patches, self.places = nn.Conv2d(3, width, 4, 4), nn.Parameter(torch.randn(1, 64, width) / 50)
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.patches(x).flatten(2).transpose(1, 2) + self.places).mean(1))
+
+
+class UNet(nn.Module):
+    """Down, and up again by a transposed convolution."""
+
+    def __init__(self):
+        super().__init__()
+        block = lambda i, o: nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(4, o), nn.ReLU())  # noqa: E731
+        self.first, self.low = block(3, 32), nn.Sequential(block(32, 64), block(64, 64))
+        self.up, self.last, self.head = nn.ConvTranspose2d(64, 32, 2, 2), block(64, 32), nn.Linear(32, 10)
+
+    def forward(self, x):
+        x = self.first(x)
+        x = torch.cat([x, self.up(self.low(F.max_pool2d(x, 2)))], 1)
+        return self.head(self.last(x).mean((2, 3)))
+
+
+class Inverted(nn.Module):
+    """An inverted residual with squeeze and excitation."""
+
+    def __init__(self, i, o, stride):
+        super().__init__()
+        wide, self.skips = 4 * i, i == o and stride == 1
+        self.into = nn.Sequential(
+            nn.Conv2d(i, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.SiLU(),
+            nn.Conv2d(wide, wide, 3, stride, 1, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.SiLU(),
+        )  # fmt: skip
+        self.squeeze = nn.Sequential(nn.Linear(wide, i), nn.ReLU(), nn.Linear(i, wide), nn.Sigmoid())
+        self.out = nn.Sequential(nn.Conv2d(wide, o, 1, bias=False), nn.BatchNorm2d(o))
+
+    def forward(self, x):
+        y = self.into(x)
+        y = self.out(y * self.squeeze(y.mean((2, 3)))[:, :, None, None])
+        return x + y if self.skips else y
+
+
+def mobile():
+    blocks = [Inverted(i, o, stride) for i, o, stride in ((16, 24, 1), (24, 24, 1), (24, 40, 2), (40, 40, 1))]
+    first = nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.SiLU()
+    return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40, 10))
+
+
 def with_layer(layer):
     """Return a CNN with this layer in the middle."""
     model = batch_norm()
@@ -173,6 +242,10 @@ MODELS = {
     "bilstm": (lambda: recurrent(nn.LSTM, bidirectional=True), tokens),
     "gru": (lambda: recurrent(nn.GRU), tokens),
     "rnn": (lambda: recurrent(nn.RNN), tokens),
+    "gpt": (GPT, tokens),
+    "vit": (ViT, pictures),
+    "unet": (UNet, pictures),
+    "mobile": (mobile, pictures),
     "feddc": (ua.models.cnn_feddc, pictures),
     "centred": (lambda: with_layer(Centred()), pictures),
     "looking": (lambda: with_layer(Looking()), pictures),

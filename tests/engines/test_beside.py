@@ -208,6 +208,19 @@ def test_rounds_that_are_long_go_step_by_step_meanwhile(early, monkeypatch, long
     assert [one.by_steps for one in made] == [waits]
 
 
+@pytest.mark.parametrize("sizes", [[4, 6, 6, 4], [4, 6, 4, 6]])  # the last of them begin to compile
+def test_cohorts_of_several_sizes_share_what_is_compiled(early, monkeypatch, sizes):
+    made = []
+    init = beside.Compilation.__init__
+    monkeypatch.setattr(beside.Compilation, "__init__", lambda self, *a: (init(self, *a), made.append(self))[0])
+    options = {**RUN, "rounds": 10, "clients_per_round": [[*range(n)] for n in (*sizes, 4, 6, 4, 6, 4, 6)]}
+    run = testing.run(ua.Scaffold(), "linear", callbacks=[Waiting()], **options)
+    assert [one.room for one in made] == [6]  # the other cohorts have room in it
+    assert [step.width for step in run.engine.steps_made if not step.early] == [6]
+    plain = testing.run(ua.Scaffold(), "linear", **{**options, "engine": "sequential"})
+    assert testing.difference(plain, run) < 1e-9
+
+
 def test_what_the_first_round_waits_for(early):
     job = testing.run(ua.FedAvg(), "linear", rounds=0, **RUN).engine.job
     assert "takes longer" in Batched(job, compile=True).waits

@@ -74,8 +74,9 @@ class Compilation:
     """A step that is being made in a thread of its own, with a module of its own: one with all fast layers, if the step
     lacks some, or a compiled one."""
 
-    def __init__(self, step: Step, moving: dict[str, Any], course: Course, seconds: float):
-        """seconds: what a round takes meanwhile."""
+    def __init__(self, step: Step, moving: dict[str, Any], course: Course, seconds: float, room: int):
+        """seconds: what a round takes meanwhile; room: how many clients the step is made for."""
+        self.room = room
         # The first call of each kernel waits until the device is idle. So where rounds are long they give it one step
         # at a time: with a whole round in the queue each of some hundred kernels would wait for the end of it.
         self.by_steps = seconds > LONG
@@ -94,7 +95,7 @@ class Compilation:
         return not self._thread.is_alive()
 
     def _compiled(self, step: Step, pure: FunctionalModule, moving: dict[str, Any], course: Course) -> Step:
-        compiled = step.again(pure)
+        compiled = step.again(pure, self.room)
         search_convolutions(True)
         with compiler_switches():
             compiled.warm(moving, course)
@@ -103,7 +104,8 @@ class Compilation:
     def _quicker(self, step: Step, pure: FunctionalModule, moving: dict[str, Any], course: Course) -> Step:
         from unalike.nn.fast import compile_ahead
 
-        want, quicker = step.again(pure, early=True).tried(moving, course), step.again(pure.quicker(), early=True)
+        want = step.again(pure, step.width, early=True).tried(moving, course)
+        quicker = step.again(pure.quicker(), self.room, early=True)
         compile_ahead(lambda: quicker.tried(moving, course), course.offset.device)
         found = quicker.tried(moving, course)
         if not float((found - want).norm()) <= SLACK * float(want.norm()):  # (NaN is not)

@@ -28,6 +28,9 @@ from unalike.nn.numerics import one_thread, plain_convolutions
 from unalike.nn.task import FunctionalModule
 
 
+REACH = 1.6  # how many times as wide as its cohort a step may be
+
+
 class Batched(Engine):
     name = "batched"
     after_compiling: Callable[[float], None] | None = None  # is told at the end how long compiling took
@@ -92,7 +95,9 @@ class Batched(Engine):
         busy = any(other.beside for other in self.steps_made)  # one at a time: they would wait for each other
         worth = SOON if step.pure.slow_to_make else WORTH
         if step.early and not busy and self.pace.left > worth and not capturing(self.job.task.device):
-            step.beside = Compilation(step, moving, course, self.pace.each)
+            kept = next(kept for kept in self.steps.values() if step in kept)
+            room = max(other.width for other in kept if other.width <= REACH * step.width)
+            step.beside = Compilation(step, moving, course, self.pace.each, room)
 
     def _graph_memory(self) -> Any:
         """Return the handle of the memory that the graphs of this engine's steps share."""
@@ -234,8 +239,9 @@ class Batched(Engine):
         kept = self.steps.setdefault(kind, [])
         if len(self.steps) > 64:  # a loss that is a new function every round would fill the memory
             del self.steps[next(iter(self.steps))]
-        for step in sorted(kept, key=lambda s: s.width):
-            if not self.compile or width <= step.width <= 1.6 * width:
+        # rather a wider one that is made already than another that has yet to be
+        for step in sorted(kept, key=lambda s: (s.early, bool(s.pure.slow_to_make), s.width)):
+            if not self.compile or width <= step.width <= REACH * width:
                 return step
         pure = self.quick if kind.step is None else self.pure  # a step of its own may differentiate twice
         room = width if len(kept) < 2 else math.ceil(1.25 * width)

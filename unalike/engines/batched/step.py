@@ -406,9 +406,10 @@ class Step:
             total = self._drive(moving, course)
         return moving["theta"], moving["buffers"], moving["slots"], total / course.count
 
-    def again(self, pure: FunctionalModule, early: bool = False) -> Step:
-        """Return the same step with this copy of the model, to be compiled unless it is an early one too."""
-        step = Step(self.task, pure, self.kind, True, self.width, early, self.pool)
+    def again(self, pure: FunctionalModule, width: int, early: bool = False) -> Step:
+        """Return the same step with this copy of the model and this width, to be compiled unless it is an early one
+        too."""
+        step = Step(self.task, pure, self.kind, True, width, early, self.pool)
         step.asked = self.asked
         return step
 
