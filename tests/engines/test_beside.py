@@ -10,7 +10,8 @@ import torch
 
 import unalike as ua
 from unalike import testing
-from unalike.engines.batched import Batched, beside, engine
+from unalike.engines.batched import Batched, beside, engine, graphs
+from unalike.engines.batched.step import Step
 from unalike.nn import fast
 
 RUN = {"engine": "batched", "dtype": "float64", "clients_per_round": 1.0}
@@ -218,6 +219,45 @@ def test_cohorts_of_several_sizes_share_what_is_compiled(early, monkeypatch, siz
     assert [one.room for one in made] == [6]  # the other cohorts have room in it
     assert [step.width for step in run.engine.steps_made if not step.early] == [6]
     plain = testing.run(ua.Scaffold(), "linear", **{**options, "engine": "sequential"})
+    assert testing.difference(plain, run) < 1e-9
+
+
+class Tape:
+    """What stands for a graph without a GPU: it does the work again."""
+
+    def __init__(self, work):
+        self.replay = work
+
+
+def test_what_compiles_kernels_ahead_of_a_capture_leaves_no_trace(early, monkeypatch):
+    """It makes a step whose results mean nothing, and moves the step's counter."""
+    ahead, captured = [], []
+
+    def graphed(work, device, warm, pool):
+        captured.append(pool)
+        warm()
+        return Tape(work), None
+
+    def compile_ahead(work, device):
+        ahead.append(device)
+        work()
+
+    init = Step.__init__
+
+    def on_a_gpu(self, *args, **options):
+        init(self, *args, **options)
+        self.mode, self.pool = "graph", lambda: "pool"
+
+    monkeypatch.setattr(Step, "__init__", on_a_gpu)
+    monkeypatch.setattr(graphs, "graphed", graphed)
+    monkeypatch.setattr(fast, "compile_ahead", compile_ahead)
+    monkeypatch.setattr(fast, "ON_CPU", (LATER[1], frozenset()))
+    monkeypatch.setattr(engine, "WORTH", 1e6)
+    torch.manual_seed(0)
+    run = pictures(rounds=3)
+    assert run.engine.steps_made[0].pure.fast and not run.engine.notes and captured and len(ahead) > len(captured)
+    torch.manual_seed(0)
+    plain = pictures(rounds=3, engine="sequential")
     assert testing.difference(plain, run) < 1e-9
 
 
