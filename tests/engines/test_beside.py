@@ -3,7 +3,9 @@ and run as they are on static buffers."""
 
 import math
 import sys
+import threading
 import time
+import types
 
 import pytest
 import torch
@@ -198,26 +200,17 @@ def test_the_pace_of_a_run(monkeypatch):
     assert pace.left == float("inf")
 
 
-@pytest.mark.parametrize(("long", "waits"), [(0.0, True), (1e6, False)])
-def test_rounds_that_are_long_go_step_by_step_meanwhile(early, monkeypatch, long, waits):
-    """Else what is made beside them would wait for the device, a round for each kernel."""
-    monkeypatch.setattr(beside, "LONG", long)
+@pytest.mark.parametrize(
+    ("sizes", "rooms"), [([4, 6, 6, 4], [6]), ([4, 6, 4, 6], [6]), ([4, 6, 3, 3], [4, 6]), ([4, 6, 3, 4], [6, 4])]
+)  # the last of them begin to compile
+def test_cohorts_of_several_sizes_share_what_is_compiled(early, monkeypatch, sizes, rooms):
     made = []
     init = beside.Compilation.__init__
     monkeypatch.setattr(beside.Compilation, "__init__", lambda self, *a: (init(self, *a), made.append(self))[0])
-    testing.run(ua.FedAvg(), "linear", rounds=6, callbacks=[Waiting()], **RUN)
-    assert [one.by_steps for one in made] == [waits]
-
-
-@pytest.mark.parametrize("sizes", [[4, 6, 6, 4], [4, 6, 4, 6]])  # the last of them begin to compile
-def test_cohorts_of_several_sizes_share_what_is_compiled(early, monkeypatch, sizes):
-    made = []
-    init = beside.Compilation.__init__
-    monkeypatch.setattr(beside.Compilation, "__init__", lambda self, *a: (init(self, *a), made.append(self))[0])
-    options = {**RUN, "rounds": 10, "clients_per_round": [[*range(n)] for n in (*sizes, 4, 6, 4, 6, 4, 6)]}
+    options = {**RUN, "rounds": 10, "clients_per_round": [[*range(n)] for n in (*sizes, *sizes[1:], *sizes[1:])]}
     run = testing.run(ua.Scaffold(), "linear", callbacks=[Waiting()], **options)
-    assert [one.room for one in made] == [6]  # the other cohorts have room in it
-    assert [step.width for step in run.engine.steps_made if not step.early] == [6]
+    assert [one.room for one in made] == rooms  # the other cohorts have room in these
+    assert sorted(step.width for step in run.engine.steps_made if not step.early) == sorted(rooms)
     plain = testing.run(ua.Scaffold(), "linear", **{**options, "engine": "sequential"})
     assert testing.difference(plain, run) < 1e-9
 
@@ -229,20 +222,15 @@ class Tape:
         self.replay = work
 
 
-def test_what_compiles_kernels_ahead_of_a_capture_leaves_no_trace(early, monkeypatch):
-    """It makes a step whose results mean nothing, and moves the step's counter."""
-    ahead, captured = [], []
+@pytest.fixture
+def taped(early, monkeypatch):
+    """Steps in "graphs"; a list of those."""
+    captured, init = [], Step.__init__
 
     def graphed(work, device, warm, pool):
         captured.append(pool)
         warm()
         return Tape(work), None
-
-    def compile_ahead(work, device):
-        ahead.append(device)
-        work()
-
-    init = Step.__init__
 
     def on_a_gpu(self, *args, **options):
         init(self, *args, **options)
@@ -250,12 +238,46 @@ def test_what_compiles_kernels_ahead_of_a_capture_leaves_no_trace(early, monkeyp
 
     monkeypatch.setattr(Step, "__init__", on_a_gpu)
     monkeypatch.setattr(graphs, "graphed", graphed)
+    return captured
+
+
+@pytest.mark.parametrize(("long", "waits"), [(0.0, True), (1e6, False)])
+def test_rounds_that_are_long_go_step_by_step_meanwhile(taped, monkeypatch, long, waits):
+    """Else what is made beside them would wait for the device, a round for each kernel."""
+    waited, stop = [], threading.Event()
+    stream = types.SimpleNamespace(synchronize=lambda: waited.append(1))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+    monkeypatch.setattr(beside, "LONG", long)
+    monkeypatch.setattr("unalike.engines.batched.step.Step.warm", lambda *_: stop.wait(60))
+    seen = []
+
+    class Captures(ua.Callback):
+        def on_round(self, run, line):
+            run.engine.capture = True
+            seen.append((len(waited), run.engine.captures))
+
+    run = testing.run(ua.FedAvg(), "linear", rounds=6, callbacks=[Captures()], **RUN)
+    stop.set()
+    steps = run.engine.steps_made[0].static.capacity  # as many at most in a round
+    assert seen[:3] == [(0, False)] * 3  # the pace is not known yet
+    assert [captures for _, captures in seen[3:]] == [not waits] * 3
+    assert [count > 0 for count, _ in seen[3:]] == [False, waits, waits] and seen[5][0] <= 2 * steps
+
+
+def test_what_compiles_kernels_ahead_of_a_capture_leaves_no_trace(taped, monkeypatch):
+    """It makes a step whose results mean nothing, and moves the step's counter."""
+    ahead = []
+
+    def compile_ahead(work, device):
+        ahead.append(device)
+        work()
+
     monkeypatch.setattr(fast, "compile_ahead", compile_ahead)
     monkeypatch.setattr(fast, "ON_CPU", (LATER[1], frozenset()))
     monkeypatch.setattr(engine, "WORTH", 1e6)
     torch.manual_seed(0)
     run = pictures(rounds=3)
-    assert run.engine.steps_made[0].pure.fast and not run.engine.notes and captured and len(ahead) > len(captured)
+    assert run.engine.steps_made[0].pure.fast and not run.engine.notes and taped and len(ahead) > len(taped)
     torch.manual_seed(0)
     plain = pictures(rounds=3, engine="sequential")
     assert testing.difference(plain, run) < 1e-9

@@ -22,3 +22,14 @@ def test_nothing_is_collected_during_a_capture(collecting, enabled):
         assert not gc.isenabled()
         raise ValueError("within")
     assert gc.isenabled() == enabled
+
+
+def test_the_last_of_two_captures_collects_again(collecting):
+    gc.enable()
+    one, two = capture._nothing_collected(), capture._nothing_collected()
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    assert not gc.isenabled()
+    two.__exit__(None, None, None)
+    assert gc.isenabled()

@@ -39,37 +39,43 @@ def graphed(
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Keep Python's garbage until the capture is over: freeing an older graph would break it."""
-    collects = gc.isenabled()
-    gc.disable()
+    """Keep Python's garbage until the capture is over: freeing an older graph would break it. Of two threads in here,
+    the last one lets it be collected again."""
+    with _process.lock:
+        if not _process.capturing:
+            _process.collects = gc.isenabled()
+            gc.disable()
+        _process.capturing += 1
     try:
         yield
     finally:
-        if collects:
-            gc.enable()
+        with _process.lock:
+            _process.capturing -= 1
+            if not _process.capturing and _process.collects:
+                gc.enable()
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """The compiler's advice about settings that `precision` has already decided is not the user's business. Two threads
     may be in here: the filters are those of the process, and the last one puts them back."""
-    with _filters.lock:
-        if not _filters.inside:
-            _filters.before = warnings.catch_warnings()
-            _filters.before.__enter__()
+    with _process.lock:
+        if not _process.inside:
+            _process.before = warnings.catch_warnings()
+            _process.before.__enter__()
             warnings.simplefilter("ignore")
-        _filters.inside += 1
+        _process.inside += 1
     try:
         yield
     finally:
-        with _filters.lock:
-            _filters.inside -= 1
-            if not _filters.inside:
-                _filters.before.__exit__(None, None, None)
+        with _process.lock:
+            _process.inside -= 1
+            if not _process.inside:
+                _process.before.__exit__(None, None, None)
 
 
-class _filters:
-    """How many are in `quiet`, and the filters that were there before."""
+class _process:
+    """How many are in `quiet` and how many capture, and what was set before."""
 
-    lock, inside = threading.Lock(), 0
+    lock, inside, capturing, collects = threading.Lock(), 0, 0, True
     before: warnings.catch_warnings

@@ -70,9 +70,9 @@ class Layout:
 
     def _shaped(self, name: str, part: Tensor, lead: torch.Size, shape: tuple[int, ...]) -> Tensor:
         if name not in self.turned:
-            return part.reshape(*lead, *shape)
+            return part.reshape((*lead, *shape))
         out, inner, *window = shape
-        return part.reshape(*lead, out, *window, inner).movedim(-1, -3)
+        return part.reshape((*lead, out, *window, inner)).movedim(-1, -3)
 
     def _split(self) -> tuple[list[int], list[int]]:
         """Return the sizes of tensors and of the gaps behind them, and the tensors' numbers among these."""

@@ -38,8 +38,7 @@ class Network:
         self.module = layers.prepare(module.to(like), pure=True).requires_grad_(False)
         self.keyed, self.weighted = layers.keyed_layers(self.module), layers.weighted_layers(self.module)
         tensors = dict(self.module.named_parameters())
-        buffers = {n: b for n, b in self.module.named_buffers() if n not in self.weighted}
-        floats = {n: b for n, b in buffers.items() if b.is_floating_point()}
+        floats = layers.statistics(self.module)
         self.weights = sum(p.numel() for p in tensors.values())
         self.layout = Layout((n, tuple(t.shape)) for n, t in (*tensors.items(), *floats.items()))
         self.size = self.layout.size

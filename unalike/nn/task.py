@@ -94,10 +94,8 @@ class Task:
         self.head = find_head(module, head)
         trained = ((n, p.shape) for n, p in self.module.named_parameters() if p.requires_grad)
         self.layout = Layout(trained, self.head, norms=layers.norm_names(self.module))
-        floats = layers.statistics(self.module)
-        self.buffer_layout = Layout((n, b.shape) for n, b in floats.items())
         self.start = self.layout.flat(dict(self.module.named_parameters()))
-        self.start_buffers = self.buffer_layout.flat(floats).to(self.start)
+        self._take_buffers(layers.statistics(self.module))
         self.loss = _per_sample(loss, dtype, self.device)
         self.metrics, self.unit = named(metrics), unit
         self.output, self.pick = output, picker(output)
@@ -106,6 +104,16 @@ class Task:
         self.own_calls = frozenset(("draws", "attention"))
         self._sample: tuple[Tensor, Tensor] | None = None
         self.repeats = True  # whether the model gives the same twice; `check` finds out
+
+    def _take_buffers(self, floats: Mapping[str, Tensor]) -> None:
+        self.buffer_layout = Layout((n, b.shape) for n, b in floats.items())
+        self.start_buffers = self.buffer_layout.flat(dict(floats)).to(self.start)
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """Return the float buffers that are no statistics."""
+        known = {name for name, *_ in self.buffer_layout.places}
+        return {n: b for n, b in self.module.named_buffers() if b.is_floating_point() and n not in known}
 
     def metrics_for(self, y: Tensor) -> dict[str, Metric]:
         """Return the given metrics; by default accuracy if the labels are classes; rmse, mae and r2 if they are numbers
@@ -264,18 +272,18 @@ class Task:
         self._known = {"input": x[0].numel(), **known}
         self.own_calls = frozenset(("draws", "attention"))
         self.__dict__.pop("sizes", None)
-        live = self.live()
-        live.vector.copy_(self.start)
         key = torch.zeros((), dtype=torch.int64, device=x.device)
         seen: set[str] = set()
 
         def trial() -> tuple[Tensor, Tensor | None, list[Tensor]]:
+            live = self.live()
+            live.vector.copy_(self.start)
             out, features = live(x, train=False, want_features=True)
             trained = []
             for _ in range(2):
                 live.buffers.copy_(self.start_buffers)
                 trained.append(live(x, key, seen=seen)[0])
-            return out, features, trained
+            return trial() if self._finds_statistics(live) else (out, features, trained)
 
         with torch.no_grad():
             try:
@@ -308,6 +316,23 @@ class Task:
                 stacklevel=4,
             )
         return self.features
+
+    def _finds_statistics(self, live: BoundModule) -> bool:
+        """Return whether training has changed buffers that were taken for constants: these are statistics too."""
+        now, changed = dict(live.module.named_buffers()), {}
+        for name, before in self.constants.items():
+            if torch.equal(torch.nan_to_num(before), torch.nan_to_num(now[name])):
+                continue
+            if before.shape != now[name].shape or not before.isfinite().all():
+                raise UnalikeError(
+                    f"The model changes its buffer {name!r} in training, so that clients' values are averaged: it must "
+                    "begin with finite numbers and keep its shape."
+                )
+            changed[name] = before
+        if changed:
+            kept = {name for name, *_ in self.buffer_layout.places} | changed.keys()
+            self._take_buffers({name: b for name, b in self.module.named_buffers() if name in kept})
+        return bool(changed)
 
     def _check_metrics(self, out: Tensor, y: Tensor) -> None:
         """Try every metric; a user's own that returns a single number is one of a whole set."""
@@ -493,7 +518,7 @@ class FunctionalModule(_Copy):
         self.mixed = self.bf16 and any(t.is_floating_point() for name, t in numbers if name not in trained)
         for layer in self.module.modules() if self.mixed else ():
             if isinstance(layer, _ConvNd):  # which `autocast` does not reach under `vmap`
-                layer.register_forward_pre_hook(_in_bf16)
+                layer.to(torch.bfloat16).register_forward_pre_hook(_in_bf16)
         self.fast: list[str] = []
         self.slow_to_make: frozenset[str] = frozenset()  # kinds of fast layers that are not there yet
         if fast:
@@ -538,8 +563,7 @@ class FunctionalModule(_Copy):
             if weight is not None:
                 tensors.update(dict.fromkeys(self.weighted, weight))
         box = self._listen(want_features)
-        both = torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed)
-        with self._own_calls(key if train else None, x, stacked=True), both:
+        with self._own_calls(key if train else None, x, stacked=True), self._casting():
             out = self.task.pick(functional_call(self.module, tensors, (x,)))
         features = self._features(box)
         if train and buffer_views:  # functional_call writes replaced buffers back into the dict
@@ -548,6 +572,10 @@ class FunctionalModule(_Copy):
             out = out.float()
             features = features.float() if features is not None else None
         return out, features, buffers
+
+    def _casting(self) -> torch.autocast:
+        """Return the context in which bf16 and float32 numbers meet, if there are both."""
+        return torch.autocast(self.task.device.type, torch.bfloat16, enabled=self.mixed)
 
     def head(self, vector: Tensor, features: Tensor) -> Tensor:
         """Return the head's output for these features, with a model vector or with the head's numbers alone, both in
@@ -562,12 +590,13 @@ class FunctionalModule(_Copy):
                 at += size
         if self.bf16:
             tensors, features = {n: t.to(torch.bfloat16) for n, t in tensors.items()}, features.to(torch.bfloat16)
-        out = functional_call(self.module.get_submodule(self.task.head), tensors, (features,))
+        with self._casting():
+            out = functional_call(self.module.get_submodule(self.task.head), tensors, (features,))
         return out.float() if self.bf16 else out
 
 
 def _in_bf16(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(arg.to(torch.bfloat16) for arg in args)
+    return args[0].to(torch.bfloat16), *args[1:]
 
 
 class BoundModule(_Copy):

@@ -121,8 +121,10 @@ def _network(task: Task) -> dict[str, Any]:
 
 
 def start_fingerprint(task: Task) -> str:
-    """Return 16 hex digits of a SHA-256 over the weights and statistics with which a network starts."""
-    start = hashlib.sha256(task.start.cpu().numpy().tobytes() + task.start_buffers.cpu().numpy().tobytes())
+    """Return 16 hex digits of a SHA-256 over the weights and statistics with which a network starts, and its
+    constants."""
+    numbers = task.start, task.start_buffers, *task.constants.values()
+    start = hashlib.sha256(b"".join(t.cpu().numpy().tobytes() for t in numbers))
     return start.hexdigest()[:16]
 
 

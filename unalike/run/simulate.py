@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from unalike.contract.method import Method
@@ -68,8 +69,10 @@ def simulate(
     if not isinstance(federation, Federation):
         raise UnalikeError(f"The data must be a Federation; got {type(federation).__name__}: use Dataset.split(...).")
     chosen, engine_options = split_options(settings)
-    device = find_device("cpu" if method.on_cpu else chosen.device)
-    check_precision(chosen.precision, device)
+    device, precision = find_device(chosen.device), chosen.precision
+    check_precision(precision, device)
+    if method.on_cpu:
+        device, precision = torch.device("cpu"), "highest"
     with numerics(chosen.precision, chosen.deterministic):
         parts: Mapping[str, Federation] = getattr(federation, "parts", {})
         tasks = {}
@@ -78,7 +81,7 @@ def simulate(
             start = no_model(method, data) if own is None or method.network else own
             start = start_of(start, chosen.seed) if callable(start) else start
             measure = default_loss(data.train.y) if loss is None else loss
-            numeric = DTYPES[chosen.dtype], device, chosen.precision
+            numeric = DTYPES[chosen.dtype], device, precision
             unit = None if data.preparation is None else data.preparation.target
             given = {"unit": unit, "output": _of(output, name)}
             tasks[name] = Task(start, measure, metrics, _of(head, name), *numeric, chosen.buffers, **given)

@@ -73,8 +73,9 @@ def plain_step(local: LocalTraining, pull: Tensor | float, push: Tensor | float)
 
 def plain_update(tensors: Iterable[Tensor], gradients: Iterable[Tensor], lr: Tensor) -> None:
     """Make a plain step in place, tensor by tensor, so that no vector of gradients need be put together."""
+    rate = lr.reshape(())  # also for a parameter that is one number
     for theta, g in zip(tensors, gradients, strict=True):
-        theta.addcmul_(g, lr, value=-1)
+        theta.addcmul_(g, rate, value=-1)
 
 
 def update(

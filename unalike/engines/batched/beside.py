@@ -54,7 +54,7 @@ class Pace:
         return len(self.begins) > ENOUGH and self.begins[0] > 0
 
     @property
-    def each(self) -> float:
+    def round_seconds(self) -> float:
         """Return the seconds of a round at the present pace; 0 if that is not known."""
         if not self.known:
             return 0.0
@@ -63,7 +63,9 @@ class Pace:
     @property
     def left(self) -> float:
         """Return the seconds that the remaining rounds take at the present pace."""
-        return self.each and self.each * (self.rounds - self.last if self.rounds else math.inf)
+        if not self.known:
+            return 0.0
+        return self.round_seconds * (self.rounds - self.last if self.rounds else math.inf)
 
 
 class Cancelled(BaseException):

@@ -27,7 +27,6 @@ from unalike.nn.capture import capturing
 from unalike.nn.numerics import one_thread, plain_convolutions
 from unalike.nn.task import FunctionalModule
 
-
 REACH = 1.6  # how many times as wide as its cohort a step may be
 
 
@@ -77,8 +76,9 @@ class Batched(Engine):
     @property
     def captures(self) -> bool:
         """Return whether whole exchanges may be captured now: not while it is open whether their steps will be
-        compiled."""
-        return self.capture and (self.pace.known or not self.early)
+        compiled, nor while they are to go step by step."""
+        by_steps = any(step.beside is not None and step.beside.by_steps for step in self.steps_made)
+        return self.capture and (self.pace.known or not self.early) and not by_steps
 
     @property
     def settled(self) -> bool:
@@ -96,8 +96,9 @@ class Batched(Engine):
         worth = SOON if step.pure.slow_to_make else WORTH
         if step.early and not busy and self.pace.left > worth and not capturing(self.job.task.device):
             kept = next(kept for kept in self.steps.values() if step in kept)
-            room = max(other.width for other in kept if other.width <= REACH * step.width)
-            step.beside = Compilation(step, moving, course, self.pace.each, room)
+            # this cohort is to use it too, and not to find it too wide
+            fitting = [other.width for other in kept if other.width <= REACH * len(course.steps)]
+            step.beside = Compilation(step, moving, course, self.pace.round_seconds, max(step.width, *fitting))
 
     def _graph_memory(self) -> Any:
         """Return the handle of the memory that the graphs of this engine's steps share."""

@@ -84,7 +84,8 @@ def turned(task: Task) -> frozenset[str]:
     """Return the weights that this model's fast layers, present or later, read with their input channels last."""
     at_once, later = kinds(task.precision, task.device, task.dtype)
     found = task.module.named_modules() if "alone" in at_once | later else ()
-    return frozenset(f"{name}.weight" for name, layer in found if fits_alone(layer))
+    trained = {name for name, *_ in task.layout.places}  # not frozen ones, nor a tensor's second name
+    return frozenset(f"{name}.weight" for name, layer in found if fits_alone(layer)) & trained
 
 
 def fitting(module: nn.Module, kinds: frozenset[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unalike.nn.fast.operation import NoDoubleBackward, Operation, Stackable, kernels, whole
+from unalike.nn.fast.operation import NoDoubleBackward, Operation, Stackable, blank_like, kernels, whole
 from unalike.nn.layers import WEIGHT, PureBatchNorm
 
 # C clients, B pictures, I channels; x and g are [C, B, I, ...], all else is [C, B, I], or has a 1 where it is alike
@@ -52,7 +52,7 @@ def _(g: Tensor, x: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
 @Operation
 def scaled(x: Tensor, b: Tensor, d: Tensor) -> Tensor:
     """Return x · b + d."""
-    y = torch.empty_like(x)
+    y = blank_like(x)
     if x.is_cuda:
         kernels().linear(x.flatten(3), b, d, y.flatten(3))
         return y
@@ -67,7 +67,7 @@ def _(x: Tensor, b: Tensor, d: Tensor) -> Tensor:
 @Operation
 def scaled_back(g: Tensor, x: Tensor, a: Tensor, b: Tensor, d: Tensor) -> Tensor:
     """Return g · a + x · b + d."""
-    y = torch.empty_like(x)
+    y = blank_like(x)
     if x.is_cuda:
         kernels().linear(x.flatten(3), b, d, y.flatten(3), g.flatten(3), a)
         return y

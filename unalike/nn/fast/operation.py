@@ -20,6 +20,21 @@ def kernels() -> Any:
     return importlib.import_module("unalike.nn.kernels")
 
 
+# while kernels of a stream are compiled ahead: its number -> what is being compiled
+AHEAD: dict[int, list[Any]] = {}
+
+
+def blank(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Return memory for the result of a kernel: zeros while kernels are compiled ahead, as none writes there then, and
+    what follows may not bear any numbers."""
+    return (like.new_zeros if AHEAD else like.new_empty)(*shape, dtype=dtype)
+
+
+def blank_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return memory for a result with another tensor's shape and order."""
+    return (torch.zeros_like if AHEAD else torch.empty_like)(like, dtype=dtype)
+
+
 def compile_ahead(work: Callable[[], Any], device: torch.device) -> None:
     """Compile the kernels that this work calls, side by side; what it computes is meaningless. On a CPU do nothing."""
     if device.type == "cuda":

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unalike.nn.fast.operation import NoDoubleBackward, Operation, Stackable, kernels, whole
+from unalike.nn.fast.operation import NoDoubleBackward, Operation, Stackable, blank, blank_like, kernels, whole
 from unalike.nn.recurrent import PureGRU, PureLSTM, PureRNN, Unrolled
 
 # ---------------------------------------------------------------- LSTM
@@ -18,8 +18,8 @@ def lstm(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     states [C, T, B, H], the cells, and the gates after their sigmoids and tanh."""
     c, steps, b, wide = gates.shape
     turned = weight.transpose(1, 2)
-    hidden, cells = (gates.new_empty(steps, c, b, wide // 4) for _ in range(2))
-    inner = gates.new_empty(steps, c, b, wide)
+    hidden, cells = (blank(gates, steps, c, b, wide // 4) for _ in range(2))
+    inner = blank(gates, steps, c, b, wide)
     h = cell = torch.zeros_like(hidden[0])
     for t in range(steps):
         whole = torch.baddbmm(gates[:, t], h, turned)
@@ -47,7 +47,7 @@ def lstm_backward(g: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor, weigh
     """Return the gradients of the gates and of the weight; the weight's is one product over all times at the end."""
     c, steps, b, width = g.shape
     g, hidden, cells, inner = (t.transpose(0, 1).contiguous() for t in (g, hidden, cells, inner))
-    out = torch.empty_like(inner)
+    out = blank_like(inner)
     to_hidden, to_cell = g[-1], torch.zeros_like(g[0], dtype=torch.float32 if g.is_cuda else g.dtype)
     for t in reversed(range(steps)):
         before = cells[t - 1] if t else torch.zeros_like(cells[0])
@@ -121,7 +121,7 @@ def gru(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     and the hidden state's part of these."""
     c, steps, b, wide = gates.shape
     turned, beside = weight.transpose(1, 2), bias[:, None]
-    hidden, inner = gates.new_empty(steps, c, b, wide // 3), gates.new_empty(steps, c, b, wide // 3 * 4)
+    hidden, inner = blank(gates, steps, c, b, wide // 3), blank(gates, steps, c, b, wide // 3 * 4)
     h = torch.zeros_like(hidden[0])
     gates = gates.transpose(0, 1).contiguous()
     for t in range(steps):
@@ -150,9 +150,9 @@ def gru_backward(g: Tensor, hidden: Tensor, inner: Tensor, weight: Tensor) -> tu
     c, steps, b, width = g.shape
     g, hidden, inner = (t.transpose(0, 1).contiguous() for t in (g, hidden, inner))
     # for the gates, and for the hidden state's part
-    out, own = (inner.new_empty(steps, c, b, 3 * width) for _ in range(2))
+    out, own = (blank(inner, steps, c, b, 3 * width) for _ in range(2))
     earlier = F.pad(hidden[:-1], (0, 0, 0, 0, 0, 0, 1, 0))
-    to_hidden, passed = g[-1], torch.empty_like(g[0])
+    to_hidden, passed = g[-1], blank_like(g[0])
     for t in reversed(range(steps)):
         if g.is_cuda:
             kernels().gru_cell_backward(to_hidden, earlier[t], inner[t], out[t], own[t], passed)
@@ -223,7 +223,7 @@ def rnn(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
     """Run a plain RNN from a zero state. gates [C, T, B, H] (from input and biases), weight [C, H, H]; returns the
     hidden states."""
     c, steps, b, width = gates.shape
-    turned, hidden = weight.transpose(1, 2), gates.new_empty(steps, c, b, width)
+    turned, hidden = weight.transpose(1, 2), blank(gates, steps, c, b, width)
     h = torch.zeros_like(hidden[0])
     for t in range(steps):
         whole = torch.baddbmm(gates[:, t], h, turned)
@@ -241,7 +241,7 @@ def rnn_backward(g: Tensor, hidden: Tensor, weight: Tensor, relu: bool) -> tuple
     """Return the gradients of the gates and of the weight."""
     c, steps, b, width = g.shape
     g, hidden = (t.transpose(0, 1).contiguous() for t in (g, hidden))
-    out = torch.empty_like(g)
+    out = blank_like(g)
     slope = (hidden > 0).to(g.dtype) if relu else 1 - hidden * hidden
     to_hidden = g[-1]
     for t in reversed(range(steps)):

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unalike.nn.fast.operation import blank, blank_like
 from unalike.nn.fast.products import TILE, Grid, weight_products
 from unalike.nn.kernels.tuned import PROGRAMS, Launched, power, tuned
 
@@ -173,7 +174,7 @@ def _convolved(x: Tensor, lines: Tensor, y: Tensor, stride: int, padding: int, b
 def conv(x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
     """Return the convolution [C, B, H', W', O] of x [C, B, H, W, I] with lines [C, O, K, K, I]."""
     (c, b, h, w, _), (_, o, k, _, _) = x.shape, lines.shape
-    y = x.new_empty(c, b, (h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1, o)
+    y = blank(x, c, b, (h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1, o)
     return _convolved(x.contiguous(), _apart(lines), y, stride, padding, False, True)
 
 
@@ -187,7 +188,7 @@ def conv_backward(
     g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int, inward: bool
 ) -> tuple[Tensor, Tensor]:
     g, x, lines = g.contiguous(), x.contiguous(), _apart(lines)
-    dx = conv_input_gradient(g, x, lines, stride, padding) if inward else x.new_empty(len(x), 0)
+    dx = conv_input_gradient(g, x, lines, stride, padding) if inward else blank(x, len(x), 0)
     return dx, conv_weight_gradient(g, x, lines, stride, padding)
 
 
@@ -195,7 +196,7 @@ def conv_input_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, paddin
     # products of float32 numbers want both operands with the channels that are summed over together in memory
     turn = x.dtype == torch.float32
     lines = lines.permute(0, 4, 2, 3, 1).contiguous() if turn else lines
-    return _convolved(g, lines, torch.empty_like(x), stride, padding, True, turn)
+    return _convolved(g, lines, blank_like(x), stride, padding, True, turn)
 
 
 @Launched
@@ -230,7 +231,7 @@ def _turn(
 def in_lines(t: Tensor, grid: Grid, front: int = 0, stride: int = 1, first: tuple[int, int] = (0, 0)) -> Tensor:
     """Lay pictures in lines, as `products.in_lines`; everything is written once."""
     c, b, h, w, i = t.shape
-    lines = t.new_empty(c * grid.shares, i, grid.length + 2 * front)
+    lines = blank(t, c * grid.shares, i, grid.length + 2 * front)
     bp, bi, even = 64, min(64, power(i)), b % 4 == 0
     fourth = 4 if even else 1
     _turn[triton.cdiv(lines.shape[2], bp), triton.cdiv(i, bi), len(lines)](
@@ -249,7 +250,7 @@ def conv_weight_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, paddi
     taps = min(2 * TILE // bi, triton.next_power_of_2(k * k))
     tiles = triton.cdiv(o, bn) * triton.cdiv(i, bi) * triton.cdiv(k * k, taps)
     shares = max(1, min(PROGRAMS // (c * tiles), m * th * tw // 512))
-    dw = x.new_empty(c, shares, *lines.shape[1:], dtype=lines.dtype if shares == 1 else torch.float32)
+    dw = blank(x, c, shares, *lines.shape[1:], dtype=lines.dtype if shares == 1 else torch.float32)
     _window_gradient[(tiles, shares, c)](
         x, g, dw, m, sh, sw, th, tw, i // 8, o // 8, padding, -(-(2**40) // th), -(-(2**40) // tw), stride, shares, k,
         _precision(), bn, bi, taps,

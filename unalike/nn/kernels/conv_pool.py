@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unalike.nn.fast.operation import blank, blank_like
 from unalike.nn.kernels.tuned import PROGRAMS, Launched, power, tuned
 
 # a window of at most this many numbers is one tile
@@ -246,8 +247,8 @@ def _sizes(x: Tensor, lines: Tensor):
 def conv_pool(x: Tensor, lines: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     c, b, h, w, i, o, k, top, left = _sizes(x, lines)
     windows = b * top * left
-    y = x.new_empty(c, b, top, left, o)
-    won = torch.empty_like(y, dtype=torch.int8)
+    y = blank(x, c, b, top, left, o)
+    won = blank_like(y, dtype=torch.int8)
     common = (x.contiguous(), lines.contiguous(), bias.contiguous(), y, won, windows, b * h * w * i)
     if k * k * i <= SMALL:
         each = 256
@@ -265,7 +266,7 @@ def conv_pool_backward(g: Tensor, won: Tensor, x: Tensor, lines: Tensor, inward:
         dw, db = weight_gradient_small(x, g, won, lines)
     else:
         dw = weight_gradient(x, d, lines)
-    dx = input_gradient(d, x, lines) if inward else x.new_empty(len(x), 0)
+    dx = input_gradient(d, x, lines) if inward else blank(x, len(x), 0)
     return dx, dw, db.sum(1).to(lines.dtype)
 
 
@@ -273,8 +274,8 @@ def unpool(g: Tensor, won: Tensor, x: Tensor, lines: Tensor) -> tuple[Tensor, Te
     """Return the gradient as it was before pooling [C, B, 2 H', W + K - 1, O], and its sums [C, parts, O]."""
     c, b, _, w, _, o, k, top, left = _sizes(x, lines)
     pixels, block = b * 2 * top * (w + k - 1), 64
-    d, parts = x.new_empty(c, b, 2 * top, w + k - 1, o), triton.cdiv(pixels, block)
-    db = x.new_empty(c, parts, o, dtype=torch.float32)
+    d, parts = blank(x, c, b, 2 * top, w + k - 1, o), triton.cdiv(pixels, block)
+    db = blank(x, c, parts, o, dtype=torch.float32)
     _unpool[(parts, c)](g, won, d, db, b * top * left, pixels, w, left, k, o, block)
     return d, db
 
@@ -283,7 +284,7 @@ def weight_gradient(x: Tensor, d: Tensor, lines: Tensor) -> Tensor:
     c, b, h, w, i, o, k, top, left = _sizes(x, lines)
     pixels = b * 4 * top * left
     shares = max(1, min(PROGRAMS // 2 // (c * triton.cdiv(k * k * i, 256)), pixels // 512))
-    dw = x.new_empty(c, shares, *lines.shape[1:], dtype=lines.dtype if shares == 1 else torch.float32)
+    dw = blank(x, c, shares, *lines.shape[1:], dtype=lines.dtype if shares == 1 else torch.float32)
     grid = lambda meta: (triton.cdiv(k * k * i, meta["BK"]), shares, c)  # noqa: E731
     _weight_gradient[grid](x, d, dw, pixels, b * h * w * i, shares, h, w, top, left, i, k, o)
     return dw[:, 0] if shares == 1 else dw.sum(1).to(lines.dtype)
@@ -294,8 +295,8 @@ def weight_gradient_small(x: Tensor, g: Tensor, won: Tensor, lines: Tensor) -> t
     c, b, h, w, i, o, k, top, left = _sizes(x, lines)
     windows, size = b * top * left, b * h * w * i
     shares = max(1, min(PROGRAMS // c, windows // 64))
-    dw = x.new_empty(c, shares, *lines.shape[1:], dtype=torch.float32)
-    db = x.new_empty(c, shares, o, dtype=torch.float32)
+    dw = blank(x, c, shares, *lines.shape[1:], dtype=torch.float32)
+    db = blank(x, c, shares, o, dtype=torch.float32)
     wide = power(k * k * i)
     _weight_gradient_small[(shares, c)](x, g, won, dw, db, windows, size, shares, h, w, top, left, i, k, o, wide)
     return dw.sum(1).to(lines.dtype), db
@@ -303,7 +304,7 @@ def weight_gradient_small(x: Tensor, g: Tensor, won: Tensor, lines: Tensor) -> t
 
 def input_gradient(d: Tensor, x: Tensor, lines: Tensor) -> Tensor:
     c, b, h, w, i, o, k, top, _ = _sizes(x, lines)
-    dx = torch.empty_like(x)
+    dx = blank_like(x)
     grid = lambda meta: (h * triton.cdiv(b * w, meta["BM"]), c)  # noqa: E731
     _input_gradient[grid](d, lines, dx, b, h, w, top, i, power(i), k, o, min(64, o))
     return dx

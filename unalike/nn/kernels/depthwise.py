@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unalike.nn.fast.operation import blank, blank_like
 from unalike.nn.kernels.tuned import PROGRAMS, Launched
 
 TILE = 2048  # numbers
@@ -90,7 +91,7 @@ def _each(x: Tensor, lines: Tensor, y: Tensor, stride: int, padding: int, back: 
 def depthwise(x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
     """Return the convolution [C, B, H', W', I]."""
     (c, b, h, w, i), k = x.shape, lines.shape[1]
-    y = x.new_empty(c, b, (h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1, i)
+    y = blank(x, c, b, (h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1, i)
     return _each(x.contiguous(), lines.contiguous(), y, stride, padding, False)
 
 
@@ -98,12 +99,12 @@ def depthwise_backward(
     g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int, inward: bool
 ) -> tuple[Tensor, Tensor]:
     g, x, lines = g.contiguous(), x.contiguous(), lines.contiguous()
-    dx = _each(g, lines, torch.empty_like(x), stride, padding, True) if inward else x.new_empty(len(x), 0)
+    dx = _each(g, lines, blank_like(x), stride, padding, True) if inward else blank(x, len(x), 0)
     (c, m, th, tw, i), (sh, sw), k = g.shape, x.shape[2:4], lines.shape[1]
     bi, bm = _tile(i)
     tiles, pixels = k * k * triton.cdiv(i, bi), m * th * tw
     shares = max(1, min(2 * PROGRAMS // (c * tiles), pixels // (4 * bm)))
     each = triton.cdiv(triton.cdiv(pixels, shares), bm) * bm
-    dw = x.new_empty(c, shares, k, k, i, dtype=torch.float32)
+    dw = blank(x, c, shares, k, k, i, dtype=torch.float32)
     _windows[(tiles, shares, c)](x, g, dw, m, sh, sw, th, tw, i, padding, stride, shares, each, k, bi, bm)
     return dx, dw.sum(1).to(lines.dtype)

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unalike.nn.fast.operation import blank
 from unalike.nn.kernels.tuned import Launched
 
 TILE = 2048  # numbers
@@ -87,7 +88,7 @@ def _tile(x: Tensor) -> tuple[int, int]:
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean and the variance over the pixels, [C, B, I] each, in float32."""
     c, b, i, s = x.shape
-    mean, var = (x.new_empty(c, b, i, dtype=torch.float32) for _ in range(2))
+    mean, var = (blank(x, c, b, i, dtype=torch.float32) for _ in range(2))
     bi, bs = _tile(x)
     _moments[(c * b, triton.cdiv(i, bi))](x, mean, var, b, i, s, *x.stride(), bi, bs)
     return mean, var
@@ -96,7 +97,7 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
 def sums(g: Tensor, x: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sums of g, and of g · (x - mean), over the pixels."""
     c, b, i, s = x.shape
-    plain, centred = (x.new_empty(c, b, i, dtype=torch.float32) for _ in range(2))
+    plain, centred = (blank(x, c, b, i, dtype=torch.float32) for _ in range(2))
     bi, bs = _tile(x)
     grid = (c * b, triton.cdiv(i, bi))
     _sums[grid](g, x, mean.contiguous(), plain, centred, b, i, s, *g.stride(), *x.stride(), bi, bs)

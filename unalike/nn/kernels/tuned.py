@@ -5,20 +5,18 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import triton
 
+from unalike.nn.fast.operation import AHEAD
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # it measures nothing
 # programs that fill a large GPU several times over
 PROGRAMS = 1000
-
-
-# while kernels of a stream are compiled ahead: its number -> what is being compiled
-_ahead: dict[int, list[Future[Any]]] = {}
 
 
 @contextmanager
@@ -26,14 +24,14 @@ def compiled_ahead() -> Iterator[None]:
     """Compile the kernels that are called within, side by side, and run none of them: what is computed within is
     meaningless. Only calls on a stream of its own count, so other threads go on."""
     stream = torch.cuda.Stream(priority=-1)
-    found: list[Future[Any]] = []
+    found: list[Any] = []
     stream.wait_stream(torch.cuda.current_stream())
-    _ahead[stream.cuda_stream] = found
+    AHEAD[stream.cuda_stream] = found
     try:
         with torch.cuda.stream(stream):
             yield
     finally:
-        del _ahead[stream.cuda_stream]
+        del AHEAD[stream.cuda_stream]
         stream.synchronize()
     for one in found:
         one.result()
@@ -45,7 +43,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-    found = _ahead.get(torch.cuda.current_stream().cuda_stream) if _ahead else None
+    found = AHEAD.get(torch.cuda.current_stream().cuda_stream) if AHEAD else None
     if found is None:
         kernel[grid](*args, **options)
     else:
@@ -78,7 +76,8 @@ class Tuned:
         self.search = triton.autotune(configs, key=key, do_bench=_bench)(kernel)
 
     def __getitem__(self, grid):
-        search = torch.backends.cudnn.benchmark and not INTERPRETED and not _ahead
+        # nothing can be measured while other kernels are compiled
+        search = torch.backends.cudnn.benchmark and not INTERPRETED and not AHEAD
         return self.search[grid] if search else self.only(grid, self.configs[0])
 
     def only(self, grid, config: triton.Config):
