@@ -1,6 +1,9 @@
 """The operations behind the batched engine's fast layers, on a CPU: the same layers, gradients and runs as PyTorch's.
 The kernels themselves are compared with these by benchmarks/gpu_check.py, on a GPU."""
 
+import contextlib
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from torch.func import functional_call, grad, vmap
 import unalike as ua
 from unalike.errors import UnalikeError
 from unalike.nn import fast
+from unalike.nn.fast import operation
 from unalike.nn.layers import prepare, weighted_layers
 
 ALL = frozenset({"pooled", "alone", "depthwise", "norms"})
@@ -271,3 +275,36 @@ def test_compiled_without_a_break(kind, monkeypatch):
     programs = [p for some in stack.engine.steps.values() for p in some]
     assert [p.mode for p in programs] == ["compiled"] and not programs[0].notes
     assert torch.allclose(vector(stack), vector(run(kind, ua.FedAvg(), engine="sequential")), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(("device", "begun"), [("cuda", ["ahead", "work"]), ("cpu", [])])
+def test_kernels_that_cannot_be_compiled_ahead_are_no_error(monkeypatch, device, begun):
+    """Their real call says what is wrong, if anything is."""
+    done = []
+
+    @contextlib.contextmanager
+    def compiled_ahead():
+        done.append("ahead")
+        yield
+
+    def work():
+        done.append("work")
+        raise RuntimeError("these numbers mean nothing")
+
+    monkeypatch.setattr(operation, "kernels", lambda: types.SimpleNamespace(compiled_ahead=compiled_ahead))
+    operation.compile_ahead(work, torch.device(device))
+    assert done == begun
+
+
+def test_results_are_zero_while_kernels_are_compiled_ahead(monkeypatch):
+    """Nothing is written to them then, and a loss may not bear what was in that memory."""
+    like = torch.ones(2, 3)
+    monkeypatch.setattr(operation, "AHEAD", {1: []})
+    for found in (operation.blank(like, 4, dtype=torch.int8), operation.blank_like(like)):
+        assert not found.any()
+    assert operation.blank(like, 4, dtype=torch.int8).dtype == torch.int8 and operation.blank(like, 2, 1).shape == (
+        2,
+        1,
+    )
+    monkeypatch.setattr(operation, "AHEAD", {})
+    assert operation.blank(like, 4, 5).shape == (4, 5) and operation.blank_like(like, torch.int8).dtype == torch.int8

@@ -7,6 +7,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ def blank_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 def compile_ahead(work: Callable[[], Any], device: torch.device) -> None:
     """Compile the kernels that this work calls, side by side; what it computes is meaningless. On a CPU do nothing."""
     if device.type == "cuda":
-        with kernels().compiled_ahead():
+        # it only saves time: what cannot be compiled is said when it is called, and other numbers may be no error
+        with suppress(Exception), kernels().compiled_ahead():
             work()
 
 
