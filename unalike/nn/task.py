@@ -236,11 +236,12 @@ class Task:
             live.buffers.copy_(self.start_buffers)
             gradient = live.gradient(self.losses(live(x, key)[0], y).mean())
             two = [torch.stack([t, t]) for t in one]
+            stacked = functools.partial(stacked_gradient(objective, (0,) * len(one)), *two)
             if pure.fast:
                 from unalike.nn.fast import compile_ahead
 
-                compile_ahead(lambda: stacked_gradient(objective, (0,) * len(one))(*two), self.device)
-            return gradient, stacked_gradient(objective, (0,) * len(one))(*two)
+                compile_ahead(stacked, self.device)
+            return gradient, stacked()
 
         try:
             gradient, (g, new) = self._tried(trial)
