@@ -246,6 +246,16 @@ def operations() -> int:
                 want = norms.scaled_back(g.double(), x.double(), *(t.double() for t in few))
                 got = norms.scaled_back(g.cuda(), x.cuda(), *(t.cuda() for t in few))
                 compare(f"  its gradient {where}", kind, [got], [want])
+                for groups in (n for n in (1, 2, 8, i) if i % n == 0):
+                    factors = torch.randn(c, i), torch.randn(c, i)
+                    got = norms.group_norm(x.cuda(), *(t.cuda() for t in factors), groups, 1e-5)
+                    want = norms.group_norm(x.double(), *(t.double() for t in factors), groups, 1e-5)
+                    compare(f"{groups} groups {where}", kind, got, want)
+                    given = (g, x, factors[0], *want[1:])
+                    want = norms.group_norm_backward(*(t.double() for t in given))
+                    wide = (kind, kind, *[torch.float32] * 3)
+                    got = norms.group_norm_backward(*(t.to(k).cuda() for t, k in zip(given, wide, strict=True)))
+                    compare(f"  its gradients {where}", kind, got, want)
         for c, steps, b, width in ((3, 9, 4, 100), (2, 5, 7, 33)):
             gates, weight = torch.randn(c, steps, b, 4 * width), torch.randn(c, 4 * width, width) / width**0.5
             there = [t.cuda().to(kind) for t in (gates, weight)]

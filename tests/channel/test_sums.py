@@ -89,6 +89,18 @@ def test_each_field_has_the_weight_that_it_declares():
     assert float(gathered.total("by_client")) == 14
 
 
+def test_rows_that_fill_the_scratch_memory_are_added_one_by_one(monkeypatch):
+    """Rows of three numbers and scratch memory for two: weights count, and no rows at all are a sum of zeros."""
+    monkeypatch.setattr(sums, "MAX_SCRATCH", 2 * 8)
+    monkeypatch.setattr(sums, "_partial_sums", None)
+    stacks = [((0, 1), (10, 30), [[1.0, 2.0, 4.0], [0.5, 0.0, 1.0]]), ((2,), (2,), [[1.0, 1.0, 0.25]])]
+    replies = [outcome(ids, n, row=torch.tensor(rows)) for ids, n, rows in stacks]
+    gathered = added({"row": Field((3,))}, *replies)
+    assert gathered.total("row").dtype == torch.float64
+    assert gathered.total("row").tolist() == [27.0, 22.0, 70.5]
+    assert added({"row": Field((3,))}, outcome((), (), row=torch.zeros(0, 3))).total("row").tolist() == [0.0, 0.0, 0.0]
+
+
 def test_a_tall_stack_is_summed_in_parts(monkeypatch):
     """Scratch memory for two rows of three numbers, and five rows: parts of 2, 2 and 1."""
     monkeypatch.setattr(sums, "MAX_SCRATCH", 2 * 3 * 8)

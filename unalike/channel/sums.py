@@ -47,9 +47,13 @@ class Sums:
                 continue
             weights = self._weigh(name, outcome)
             self.weights[name] = self.weights.get(name, 0.0) + float(weights.sum())
-            if len(values) == 1 and name in self._totals and self.ordered and values.is_floating_point():
-                # large models: nothing but the sum itself is written
-                self._totals[name].add_(values[0], alpha=float(weights[0]))
+            single = len(values) == 1 or 8 * values.shape[1:].numel() > MAX_SCRATCH
+            if single and self.ordered and values.is_floating_point():
+                # one reply, or rows that fill the scratch memory: nothing but the sum itself is written
+                if name not in self._totals:
+                    self._totals[name] = values.new_zeros(values.shape[1:], dtype=torch.float64)
+                for row, weight in zip(values, weights, strict=True):
+                    self._totals[name].add_(row, alpha=float(weight))
             else:
                 for part in _partial_sums(values, weights):
                     self._accumulate(name, part)

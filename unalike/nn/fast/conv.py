@@ -110,7 +110,8 @@ class Conv(nn.Conv2d):
         # already (`turned`), clients apart
         (y,) = _apply(x.contiguous()[None], lines[None], self.stride[0], zeros_around(self))
         # the bias is no part of the operation: it and its gradient belong to the loops of the layers behind
-        return (y[0] if self.bias is None else y[0] + self.bias).permute(0, 3, 1, 2)
+        y = y.squeeze(0)  # (the gradient of `y[0]` would be written once more)
+        return (y if self.bias is None else y + self.bias).permute(0, 3, 1, 2)
 
 
 class MeanPool(nn.AdaptiveAvgPool2d):

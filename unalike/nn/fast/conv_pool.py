@@ -116,7 +116,7 @@ class ConvPool(nn.Conv2d):
         lines = F.pad(lines, (0, 0, 0, wider)) if wider else lines.contiguous()
         bias = self.bias if self.bias is not None else lines.new_zeros(lines.shape[-1])
         y, _ = _apply_conv(x[None], lines[None], bias[None])
-        return y[0].permute(0, 3, 1, 2)
+        return y.squeeze(0).permute(0, 3, 1, 2)
 
 
 def fits(conv: nn.Module, two: list[nn.Module]) -> bool:

@@ -64,7 +64,8 @@ class DepthwiseConv(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         x, lines = x.permute(0, 2, 3, 1).contiguous(), self.weight[:, 0].permute(1, 2, 0).contiguous()
         (y,) = _apply(x[None], lines[None], self.stride[0], zeros_around(self))
-        return (y[0] if self.bias is None else y[0] + self.bias).permute(0, 3, 1, 2)
+        y = y.squeeze(0)  # (the gradient of `y[0]` would be written once more)
+        return (y if self.bias is None else y + self.bias).permute(0, 3, 1, 2)
 
 
 def fits_depthwise(conv: nn.Module) -> bool:

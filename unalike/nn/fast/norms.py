@@ -1,8 +1,8 @@
 """BatchNorm and GroupNorm in few passes over their input, in any layout of memory.
 
-Both take the mean and variance of some channels of some pictures, which follow from each picture's and channel's own;
-and both are then linear in their input, with one factor for each channel of a picture, forwards and backwards. So the
-large tensors are read by three operations, and all else is small.
+A GroupNorm is one operation, and its gradient another, since all that a group needs lies in one picture. A BatchNorm
+takes each picture's moments, joins them over the pictures, and is then linear in its input, with one factor for each
+channel of a picture, forwards and backwards: so the large tensors are read by three operations, and all else is small.
 """
 
 from __future__ import annotations
@@ -83,68 +83,100 @@ def _spread(values: Tensor, x: Tensor) -> Tensor:
     return values.reshape(*values.shape, *([1] * (x.dim() - 3)))
 
 
-def _over_group(values: Tensor, groups: int) -> Tensor:
-    """Return the mean over each group of channels, for every channel."""
-    parts = values.unflatten(2, (groups, -1))
-    return parts.mean(3, keepdim=True).expand(parts.shape).flatten(2)
+@Operation
+def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalise groups of channels; gamma and beta are [C, I]. Return the result, and each group's mean and inverse
+    deviation in each picture, [C, B, groups]."""
+    if x.is_cuda:
+        y = blank_like(x)
+        return y, *kernels().group_norm(x.flatten(3), gamma, beta, groups, eps, y.flatten(3))
+    parts = _parts(_wide(x), groups)
+    var, mean = torch.var_mean(parts, (3, 4), correction=0)
+    inverse = torch.rsqrt(var + eps)
+    normal = _whole((parts - mean[..., None, None]) * inverse[..., None, None], x)
+    return blank_like(x).copy_(normal * _spread(gamma[:, None], x) + _spread(beta[:, None], x)), mean, inverse
 
 
-def _result(x: Tensor, mean: Tensor, inverse: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    """Return (x - mean) · inverse · gamma + beta."""
-    factor = inverse * gamma[:, None]
-    rest = beta[:, None] - mean * factor
-    return scaled(x, factor.expand(x.shape[:3]).contiguous(), rest.expand(x.shape[:3]).contiguous())
+@group_norm.register_fake
+def _(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    wide = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
+    each = [x.new_empty(*x.shape[:2], groups, dtype=wide) for _ in range(2)]
+    return torch.empty_like(x), each[0], each[1]
 
 
-def _gradients(
-    g: Tensor, x: Tensor, own: Tensor, mean: Tensor, inverse: Tensor, gamma: Tensor, share: Tensor, groups: int
+@Operation
+def group_norm_backward(
+    g: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, inverse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, gamma and beta. own: each picture's mean; mean, inverse: those that x was normalised
-    with; share: of one number of x in them; groups: of channels, or 0 where they are taken over all pictures."""
-    plain, centred = sums(g, x, own)
-    centred = (centred + (own - mean) * plain) * inverse  # the sums of g times the normalised x
-    dbeta, dgamma = plain.sum(1), centred.sum(1)
-    first, second = plain * gamma[:, None], centred * gamma[:, None]
-    if groups:
-        size = first.shape[2] // groups
-        first, second = _over_group(first, groups) * size, _over_group(second, groups) * size
-    else:
-        first, second = first.sum(1, keepdim=True), second.sum(1, keepdim=True)
-    a, b = inverse * gamma[:, None], -inverse * inverse * share * second
-    d = -inverse * share * first - b * mean
-    a, b, d = (t.expand(x.shape[:3]).contiguous() for t in (a, b, d))
-    return scaled_back(g, x, a, b, d), dgamma.to(gamma.dtype), dbeta.to(gamma.dtype)
+    """Return the gradients of x, gamma and beta."""
+    if x.is_cuda:
+        dx = blank_like(x)
+        return dx, *kernels().group_norm_backward(g.flatten(3), x.flatten(3), gamma, mean, inverse, dx.flatten(3))
+    groups = mean.shape[2]
+    wide = _wide(g)
+    normal = (_parts(_wide(x), groups) - mean[..., None, None]) * inverse[..., None, None]
+    own = _parts(wide, groups)
+    dbeta, dgamma = (t.sum((1, -1)).flatten(1) for t in (own, own * normal))
+    own = own * gamma.unflatten(1, (groups, -1))[:, None, ..., None]
+    first, second = (t.mean((3, 4), keepdim=True) for t in (own, own * normal))
+    dx = _whole((own - first - normal * second) * inverse[..., None, None], x)
+    return blank_like(x).copy_(dx), dgamma.to(gamma.dtype), dbeta.to(gamma.dtype)
 
 
-class _NormBackward(NoDoubleBackward):
+@group_norm_backward.register_fake
+def _(g: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(gamma), torch.empty_like(gamma)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
+def _parts(x: Tensor, groups: int) -> Tensor:
+    """Return x as [C, B, groups, channels, pixels]."""
+    return x.flatten(3).unflatten(2, (groups, -1))
+
+
+def _whole(parts: Tensor, x: Tensor) -> Tensor:
+    return parts.flatten(2, 3).reshape(x.shape)
+
+
+class _GroupNormBackward(NoDoubleBackward):
     @staticmethod
-    def forward(
-        g: Tensor, x: Tensor, own: Tensor, mean: Tensor, inverse: Tensor, gamma: Tensor, share: Tensor, groups: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return _gradients(g, x, own, mean, inverse, gamma, share, groups)
+    def forward(g: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return group_norm_backward(g, x, gamma, mean, inverse)
 
 
 class _GroupNorm(Stackable):
     @staticmethod
-    def forward(
-        x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        own, var = moments(x)
-        mean = _over_group(own, groups)
-        inverse = torch.rsqrt(_over_group(var + (own - mean).square(), groups) + eps)
-        return _result(x, mean, inverse, gamma, beta), own, mean, inverse
+    def forward(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        return group_norm(x, gamma, beta, groups, eps)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        x, gamma, _, ctx.groups, _ = inputs
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(x, gamma, *output[1:])
+        ctx.save_for_backward(*inputs[:2], *output[1:])
 
     @staticmethod
     def backward(ctx, g: Tensor, *_: Tensor):
-        x, gamma, own, mean, inverse = ctx.saved_tensors
-        share = torch.full_like(inverse, ctx.groups / x[0, 0].numel())
-        return *_NormBackward.apply(g, x, own, mean, inverse, gamma, share, ctx.groups), None, None
+        return *_GroupNormBackward.apply(g, *ctx.saved_tensors), None, None
+
+
+class _BatchNormBackward(NoDoubleBackward):
+    """own: each picture's mean; mean, inverse: those that x was normalised with; share: of one number of x in them."""
+
+    @staticmethod
+    def forward(
+        g: Tensor, x: Tensor, own: Tensor, mean: Tensor, inverse: Tensor, gamma: Tensor, share: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        plain, centred = sums(g, x, own)
+        centred = (centred + (own - mean) * plain) * inverse  # the sums of g times the normalised x
+        dbeta, dgamma = plain.sum(1), centred.sum(1)
+        factor = inverse * gamma[:, None]
+        b = -inverse * factor * share * dgamma[:, None]
+        d = -factor * share * dbeta[:, None] - b * mean
+        a, b, d = (t.expand(x.shape[:3]).contiguous() for t in (factor, b, d))
+        return scaled_back(g, x, a, b, d), dgamma.to(gamma.dtype), dbeta.to(gamma.dtype)
 
 
 class _BatchNorm(Stackable):
@@ -158,7 +190,9 @@ class _BatchNorm(Stackable):
         batch_var = ((spread + (own - batch_mean[:, None]).square()) * weight).sum(1)
         used = (many * batch_mean + (1 - many) * mean)[:, None]
         inverse = torch.rsqrt(many * batch_var + (1 - many) * var + eps)[:, None]
-        return _result(x, used, inverse, gamma, beta), batch_mean, batch_var, own, used, inverse
+        factor = inverse * gamma[:, None]
+        factor, rest = (t.expand(x.shape[:3]).contiguous() for t in (factor, beta[:, None] - used * factor))
+        return scaled(x, factor, rest), batch_mean, batch_var, own, used, inverse
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
@@ -170,7 +204,7 @@ class _BatchNorm(Stackable):
     def backward(ctx, g: Tensor, *_: Tensor):
         x, gamma, weight, many, own, mean, inverse = ctx.saved_tensors
         share = (weight * many[:, None])[:, :, None].to(own.dtype) / x[0, 0, 0].numel()
-        return *_NormBackward.apply(g, x, own, mean, inverse, gamma, share, 0), *[None] * 5
+        return *_BatchNormBackward.apply(g, x, own, mean, inverse, gamma, share), *[None] * 5
 
 
 @whole
@@ -198,7 +232,7 @@ class FastGroupNorm(nn.GroupNorm):
         if x.dim() < 3:
             return super().forward(x)
         y, *_ = _apply_group_norm(x[None], *_factors(self, x), self.num_groups, self.eps)
-        return y[0]
+        return y.squeeze(0)
 
 
 class FastBatchNorm(PureBatchNorm):
@@ -215,4 +249,4 @@ class FastBatchNorm(PureBatchNorm):
             x[None], *_factors(self, x), weight[None], many[None], mean[None], var[None], self.eps
         )
         self.update_statistics(own_mean[0], own_var[0], count, many)
-        return y[0]
+        return y.squeeze(0)

@@ -37,9 +37,16 @@ def in_lines(t: Tensor, grid: Grid, front: int = 0, stride: int = 1, first: tupl
     return lines.unfold(2, grid.length + 2 * front, grid.length).transpose(1, 2).flatten(0, 1).contiguous()
 
 
+def row_products(left: Tensor, right: list[Tensor], out: Tensor) -> None:
+    """Write the product of left [N, O, L] and each of right [N, I, L] to its place in out [N, O, K, I]."""
+    for across, met in enumerate(right):
+        torch.bmm(left, met.transpose(1, 2), out=out[:, :, across])
+
+
 def weight_products(
-    g: Tensor, x: Tensor, k: int, stride: int, padding: int, programs: int, lay: Callable[..., Tensor] = in_lines
-) -> Tensor:
+    g: Tensor, x: Tensor, k: int, stride: int, padding: int, programs: int, lay: Callable[..., Tensor] = in_lines,
+    multiply: Callable[[Tensor, list[Tensor], Tensor], None] = row_products,
+) -> Tensor:  # fmt: skip
     """Return the weights' gradient as products of whole matrices, one for each place of the window.
 
     Gradients and pictures are laid in lines on one grid, so that a place of the window is so many numbers further on,
@@ -47,7 +54,7 @@ def weight_products(
     row serve both its end and the beginning of the next.
 
     g [C, B, H', W', O], x [C, B, H, W, I]; returns [C, O, K, K, I]. programs: how many tiles of results fill the GPU;
-    lay: what lays pictures in lines.
+    lay: what lays pictures in lines; multiply: what makes the products of a row of the window.
     """
     (c, b, h, w, i), (th, tw, o) = x.shape, g.shape[2:]
     # the window's lines: how many rows of the grid further on, and which rest
@@ -62,10 +69,9 @@ def weight_products(
     rests = sorted({rest for _, rest in away})
     right = {first: lay(x, grid, front, stride, first) for first in product(rests, repeat=2)}
     out = x.new_empty(c * shares, o, k, k, i)
-    for (down, (rows, rest)), (across, (columns, other)) in product(enumerate(away), repeat=2):
-        start = front + (rows * wide + columns) * b
-        met = right[rest, other][:, :, start : start + grid.length]
-        torch.bmm(left, met.transpose(1, 2), out=out[:, :, down, across])
+    for down, (rows, rest) in enumerate(away):
+        starts = [(other, front + (rows * wide + columns) * b) for columns, other in away]
+        multiply(left, [right[rest, other][:, :, n : n + grid.length] for other, n in starts], out[:, :, down])
     return out if shares == 1 else out.view(c, shares, o, k, k, i).sum(1)
 
 

@@ -108,7 +108,8 @@ class FastLSTM(PureLSTM):
             return super().scan(x, suffix, start)
         gates, _ = self.gates(x, suffix)
         hidden, cells, _ = _apply_lstm(gates[None], getattr(self, "weight_hh" + suffix)[None])
-        return hidden[0], (hidden[0, -1], cells[0, -1].detach())
+        hidden = hidden.squeeze(0)
+        return hidden, (hidden[-1], cells[0, -1].detach())
 
 
 # ---------------------------------------------------------------- GRU
@@ -212,7 +213,8 @@ class FastGRU(PureGRU):
         weight, (gates, bias) = getattr(self, "weight_hh" + suffix), self.gates(x, suffix)
         bias = weight.new_zeros(len(weight)) if bias is None else bias
         hidden, _ = _apply_gru(gates[None], weight[None], bias[None])
-        return hidden[0], (hidden[0, -1],)
+        hidden = hidden.squeeze(0)
+        return hidden, (hidden[-1],)
 
 
 # ---------------------------------------------------------------- plain RNN
@@ -293,7 +295,8 @@ class FastRNN(PureRNN):
             return super().scan(x, suffix, start)
         gates, _ = self.gates(x, suffix)
         (hidden,) = _apply_rnn(gates[None], getattr(self, "weight_hh" + suffix)[None], self.mode == "RNN_RELU")
-        return hidden[0], (hidden[0, -1],)
+        hidden = hidden.squeeze(0)
+        return hidden, (hidden[-1],)
 
 
 FAST: dict[type[Unrolled], type[Unrolled]] = {PureLSTM: FastLSTM, PureGRU: FastGRU, PureRNN: FastRNN}

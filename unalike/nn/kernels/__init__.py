@@ -4,7 +4,7 @@ from unalike.nn.kernels.cells import gru_cell, gru_cell_backward, lstm_cell, lst
 from unalike.nn.kernels.conv import conv, conv_backward, conv_input_gradient, conv_weight_gradient
 from unalike.nn.kernels.conv_pool import conv_pool, conv_pool_backward, unpool
 from unalike.nn.kernels.depthwise import depthwise, depthwise_backward
-from unalike.nn.kernels.norms import linear, moments, sums
+from unalike.nn.kernels.norms import group_norm, group_norm_backward, linear, moments, sums
 from unalike.nn.kernels.tuned import compiled_ahead
 
 __all__ = [
@@ -17,6 +17,8 @@ __all__ = [
     "conv_weight_gradient",
     "depthwise",
     "depthwise_backward",
+    "group_norm",
+    "group_norm_backward",
     "gru_cell",
     "gru_cell_backward",
     "linear",

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unalike.nn.fast import products
 from unalike.nn.fast.operation import blank, blank_like
 from unalike.nn.fast.products import TILE, Grid, weight_products
 from unalike.nn.kernels.tuned import PROGRAMS, Launched, power, tuned
@@ -178,10 +179,10 @@ def conv(x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
     return _convolved(x.contiguous(), _apart(lines), y, stride, padding, False, True)
 
 
-def _apart(lines: Tensor) -> Tensor:
-    """Return weights of which each client's lie in order; clients may lie apart, as in a stack of model vectors, by a
-    multiple of eight."""
-    return lines if lines[0].is_contiguous() and lines.stride(0) % 8 == 0 else lines.contiguous()
+def _apart(t: Tensor) -> Tensor:
+    """Return weights or pictures of which each client's lie in order; clients may lie apart, as in a stack of model
+    vectors, by a multiple of eight."""
+    return t if t[0].is_contiguous() and t.stride(0) % 8 == 0 else t.contiguous()
 
 
 def conv_backward(
@@ -195,20 +196,36 @@ def conv_backward(
 def conv_input_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
     # products of float32 numbers want both operands with the channels that are summed over together in memory
     turn = x.dtype == torch.float32
-    lines = lines.permute(0, 4, 2, 3, 1).contiguous() if turn else lines
+    if turn:  # filters lie like pictures, and so can be laid in lines: [C, I, K, K, O]
+        o, k = lines.shape[1:3]
+        lines = in_lines(lines, Grid(k, k, 1, k * k * o)).view(len(lines), -1, k, k, o)
     return _convolved(g, lines, blank_like(x), stride, padding, True, turn)
 
 
 @Launched
 @triton.jit(
-    do_not_specialize=["H", "W", "HIGH", "WIDE", "SHARES", "STRIDE", "TOP", "LEFT", "B4", "L4", "FRONT4", "IN8"]
+    do_not_specialize=[
+        "H",
+        "W",
+        "HIGH",
+        "WIDE",
+        "SHARES",
+        "STRIDE",
+        "TOP",
+        "LEFT",
+        "B4",
+        "L4",
+        "FRONT4",
+        "IN8",
+        "APART8",
+    ]
 )
 def _turn(
-    t, lines, H, W, HIGH, WIDE, SHARES, STRIDE, TOP, LEFT, B4, L4, FRONT4, IN8, BP: tl.constexpr, BI: tl.constexpr,
-    EVEN: tl.constexpr,
+    t, lines, H, W, HIGH, WIDE, SHARES, STRIDE, TOP, LEFT, B4, L4, FRONT4, IN8, APART8, BP: tl.constexpr,
+    BI: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Write a tile, channels × places, of the lines of one share of one client: see `products.in_lines`. EVEN: numbers
-    of pictures are multiples of four, and said as fourths."""
+    of pictures are multiples of four, and said as fourths. Two clients lie 8 * APART8 apart."""
     B, L, FRONT, IN = B4, L4, FRONT4, IN8 * 8
     if EVEN:
         B, L, FRONT = B4 * 4, L4 * 4, FRONT4 * 4
@@ -220,7 +237,8 @@ def _turn(
     picture, row, column = at - line * B, line // WIDE, line % WIDE
     y, x = row * STRIDE + TOP, column * STRIDE + LEFT
     real = (n >= 0) & (row < HIGH) & (y < H) & (x < W)
-    source = ((share // SHARES * B + picture) * H + y) * W + x
+    t += share // SHARES * APART8 * 8
+    source = (picture * H + y) * W + x
     known = (channel < IN)[None, :]
     value = tl.load(t + source[:, None] * IN + channel[None, :], real[:, None] & known, other=0.0)
     length = L + 2 * FRONT
@@ -231,20 +249,82 @@ def _turn(
 def in_lines(t: Tensor, grid: Grid, front: int = 0, stride: int = 1, first: tuple[int, int] = (0, 0)) -> Tensor:
     """Lay pictures in lines, as `products.in_lines`; everything is written once."""
     c, b, h, w, i = t.shape
+    t = _apart(t)
     lines = blank(t, c * grid.shares, i, grid.length + 2 * front)
     bp, bi, even = 64, min(64, power(i)), b % 4 == 0
     fourth = 4 if even else 1
     _turn[triton.cdiv(lines.shape[2], bp), triton.cdiv(i, bi), len(lines)](
-        t.contiguous(), lines, h, w, grid.high, grid.wide, grid.shares, stride, *first, b // fourth,
-        grid.length // fourth, front // fourth, i // 8, bp, bi, even,
+        t, lines, h, w, grid.high, grid.wide, grid.shares, stride, *first, b // fourth, grid.length // fourth,
+        front // fourth, i // 8, t.stride(0) // 8, bp, bi, even,
     )  # fmt: skip
     return lines
+
+
+@tuned([({"BK": 32}, 4, 3), ({"BK": 32}, 4, 2)], key=["OUT8", "IN8", "L4"])
+@triton.jit(do_not_specialize=["OUT8", "IN8", "L4", "APART4", "OUT_APART8", "EACH8"])
+def _row_of_three(
+    left, first, second, third, out, OUT8, IN8, L4, APART4, OUT_APART8, EACH8, BO: tl.constexpr, BI: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Compute a tile of the products of left [N, OUT, L] and three of [N, IN, L], whose lines are 4 * APART4 numbers
+    apart, for out [N, OUT, 3, IN]; of that, N are 8 * OUT_APART8 apart, and OUT are 8 * EACH8 apart."""
+    OUT, IN, L = OUT8 * 8, IN8 * 8, L4 * 4
+    pieces = tl.cdiv(IN, BI)
+    n = tl.program_id(1).to(tl.int64)
+    o = tl.program_id(0) // pieces * BO + tl.arange(0, BO)
+    i = tl.program_id(0) % pieces * BI + tl.arange(0, BI)
+    k = tl.arange(0, BK)
+    known_o, known_i = o < OUT, i < IN
+    left += (n * OUT + o.to(tl.int64))[:, None] * L + k[None, :]
+    away = (n * IN + i.to(tl.int64))[:, None] * (APART4 * 4) + k[None, :]
+    first += away
+    second += away
+    third += away
+    a = tl.zeros((BO, BI), tl.float32)
+    b = tl.zeros((BO, BI), tl.float32)
+    c = tl.zeros((BO, BI), tl.float32)
+    for start in range(0, L, BK):
+        if EVEN:
+            rows, x, y, z = tl.load(left), tl.load(first), tl.load(second), tl.load(third)
+        else:
+            inside = (start + k < L)[None, :]
+            rows = tl.load(left, inside & known_o[:, None], other=0.0)
+            inside = inside & known_i[:, None]
+            x, y = tl.load(first, inside, other=0.0), tl.load(second, inside, other=0.0)
+            z = tl.load(third, inside, other=0.0)
+        a = tl.dot(rows, tl.trans(x), a, input_precision=PRECISION)
+        b = tl.dot(rows, tl.trans(y), b, input_precision=PRECISION)
+        c = tl.dot(rows, tl.trans(z), c, input_precision=PRECISION)
+        left += BK
+        first += BK
+        second += BK
+        third += BK
+    out += n * OUT_APART8 * 8 + o.to(tl.int64)[:, None] * (EACH8 * 8) + i[None, :]
+    real = known_o[:, None] & known_i[None, :]
+    tl.store(out, a, real)
+    tl.store(out + IN, b, real)
+    tl.store(out + 2 * IN, c, real)
+
+
+def row_products(left: Tensor, right: list[Tensor], out: Tensor) -> None:
+    """Write the products of a row of the window, as `products.row_products`; of three, the left operand is read once
+    for all."""
+    (n, o, length), i = left.shape, right[0].shape[1]
+    lines = [left, *right]
+    if len(right) != 3 or any(t.stride(1) % 4 or t.data_ptr() % 16 for t in lines):
+        products.row_products(left, right, out)
+        return
+    even = length % 32 == 0 and o % TILE == 0 and i % TILE == 0
+    _row_of_three[triton.cdiv(o, TILE) * triton.cdiv(i, TILE), n](
+        *lines, out, o // 8, i // 8, length // 4, right[0].stride(1) // 4, out.stride(0) // 8, out.stride(1) // 8, TILE,
+        TILE, even, _precision(),
+    )  # fmt: skip
 
 
 def conv_weight_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
     # in tf32 the kernel below reached 17 TFLOP/s, since its operands lie the wrong way
     if x.dtype == torch.float32:
-        return weight_products(g, x, lines.shape[2], stride, padding, PROGRAMS // 3, in_lines)
+        return weight_products(g, x, lines.shape[2], stride, padding, PROGRAMS // 5, in_lines, row_products)
     (c, m, th, tw, o), (sh, sw, i), k = g.shape, x.shape[2:], lines.shape[2]
     bn, bi = min(TILE, power(o)), min(TILE, triton.next_power_of_2(i))
     taps = min(2 * TILE // bi, triton.next_power_of_2(k * k))

@@ -15,6 +15,8 @@ from unalike.nn.fast.operation import blank
 from unalike.nn.kernels.tuned import Launched
 
 TILE = 2048  # numbers
+WHOLE = 16384  # numbers, of a tile that stays in registers between the passes over it
+LINES = (32, 16)  # channels that are read together, as memory likes it best
 
 
 @Launched
@@ -79,6 +81,100 @@ def _linear(
     tl.store(y + s[:, None] * YS + i[None, :] * YI, value.to(y.dtype.element_ty), real)
 
 
+@triton.jit
+def _in_group(each, known, i, PER, ALONE: tl.constexpr):
+    """Return for each channel the sum over those of its group."""
+    each = tl.where(known, each, 0.0)
+    if ALONE:
+        return tl.zeros_like(each) + tl.sum(each)
+    alike = i[:, None] // PER == i[None, :] // PER
+    return tl.sum(tl.where(alike, each[None, :], 0.0), 1)
+
+
+@Launched
+@triton.jit
+def _group_norm(
+    x, gamma, beta, y, mean, inverse, B, CH, S, EPS, XC, XB, XI, XS, YC, YB, YI, YS,
+    PER: tl.constexpr, STEP: tl.constexpr, BI: tl.constexpr, BS: tl.constexpr, ONCE: tl.constexpr,
+):  # fmt: skip
+    """Normalise STEP channels of one picture, in whole groups of PER. ONCE: all its pixels are one tile."""
+    row, s = tl.program_id(0).to(tl.int64), tl.arange(0, BS)
+    i = tl.program_id(1) * STEP + tl.arange(0, BI)
+    known = (tl.arange(0, BI) < STEP) & (i < CH)
+    ALONE: tl.constexpr = STEP == PER
+    x += row // B * XC + row % B * XB
+    y += row // B * YC + row % B * YB
+    value = tl.load(x + s[:, None] * XS + i[None, :] * XI, (s < S)[:, None] & known[None, :], other=0.0).to(tl.float32)
+    total = value
+    for first in range(BS, S, BS):
+        real = (first + s < S)[:, None] & known[None, :]
+        total += tl.load(x + (first + s)[:, None] * XS + i[None, :] * XI, real, other=0.0).to(tl.float32)
+    middle = _in_group(tl.sum(total, 0), known, i, PER, ALONE) / (S * PER)
+    total = tl.zeros((BS, BI), tl.float32)
+    for first in range(0, S, BS):
+        real = (first + s < S)[:, None] & known[None, :]
+        if not ONCE:
+            value = tl.load(x + (first + s)[:, None] * XS + i[None, :] * XI, real, other=0.0).to(tl.float32)
+        away = tl.where(real, value - middle[None, :], 0.0)
+        total += away * away
+    spread = 1 / tl.sqrt(_in_group(tl.sum(total, 0), known, i, PER, ALONE) / (S * PER) + EPS)
+    at = row // B * CH + i
+    factor = spread * tl.load(gamma + at, known, other=0.0).to(tl.float32)
+    rest = tl.load(beta + at, known, other=0.0).to(tl.float32) - middle * factor
+    for first in range(0, S, BS):
+        real = (first + s < S)[:, None] & known[None, :]
+        if not ONCE:
+            value = tl.load(x + (first + s)[:, None] * XS + i[None, :] * XI, real, other=0.0).to(tl.float32)
+        scaled = (value * factor[None, :] + rest[None, :]).to(y.dtype.element_ty)
+        tl.store(y + (first + s)[:, None] * YS + i[None, :] * YI, scaled, real)
+    group = row * (CH // PER) + i // PER
+    tl.store(mean + group, middle, known & (i % PER == 0))
+    tl.store(inverse + group, spread, known & (i % PER == 0))
+
+
+@Launched
+@triton.jit
+def _group_norm_backward(
+    g, x, gamma, mean, inverse, dx, dgamma, dbeta, B, CH, S, GC, GB, GI, GS, XC, XB, XI, XS, DC, DB, DI, DS,
+    PER: tl.constexpr, STEP: tl.constexpr, BI: tl.constexpr, BS: tl.constexpr, ONCE: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of STEP channels of one picture; gamma's and beta's are the picture's part of them."""
+    row, s = tl.program_id(0).to(tl.int64), tl.arange(0, BS)
+    i = tl.program_id(1) * STEP + tl.arange(0, BI)
+    known = (tl.arange(0, BI) < STEP) & (i < CH)
+    ALONE: tl.constexpr = STEP == PER
+    g += row // B * GC + row % B * GB
+    x += row // B * XC + row % B * XB
+    dx += row // B * DC + row % B * DB
+    group = row * (CH // PER) + i // PER
+    middle, spread = tl.load(mean + group, known, other=0.0), tl.load(inverse + group, known, other=0.0)
+    factor = tl.load(gamma + row // B * CH + i, known, other=0.0).to(tl.float32)
+    real = (s < S)[:, None] & known[None, :]
+    own = tl.load(g + s[:, None] * GS + i[None, :] * GI, real, other=0.0).to(tl.float32)
+    away = tl.load(x + s[:, None] * XS + i[None, :] * XI, real, other=0.0).to(tl.float32) - middle[None, :]
+    all_of_g, together = own, own * away
+    for first in range(BS, S, BS):
+        real = (first + s < S)[:, None] & known[None, :]
+        other = tl.load(g + (first + s)[:, None] * GS + i[None, :] * GI, real, other=0.0).to(tl.float32)
+        value = tl.load(x + (first + s)[:, None] * XS + i[None, :] * XI, real, other=0.0).to(tl.float32)
+        all_of_g += other
+        together += other * (value - middle[None, :])
+    plain, centred = tl.sum(all_of_g, 0), tl.sum(together, 0) * spread
+    tl.store(dbeta + row * CH + i, plain, known)
+    tl.store(dgamma + row * CH + i, centred, known)
+    level = _in_group(plain * factor, known, i, PER, ALONE) / (S * PER)
+    slope = _in_group(centred * factor, known, i, PER, ALONE) / (S * PER) * spread
+    for first in range(0, S, BS):
+        real = (first + s < S)[:, None] & known[None, :]
+        if not ONCE:
+            own = tl.load(g + (first + s)[:, None] * GS + i[None, :] * GI, real, other=0.0).to(tl.float32)
+            away = tl.load(x + (first + s)[:, None] * XS + i[None, :] * XI, real, other=0.0).to(tl.float32)
+            away -= middle[None, :]
+        value = own * factor[None, :] - level[None, :] - away * slope[None, :]
+        value = (value * spread[None, :]).to(dx.dtype.element_ty)
+        tl.store(dx + (first + s)[:, None] * DS + i[None, :] * DI, value, real)
+
+
 def _tile(x: Tensor) -> tuple[int, int]:
     """Return how many channels and pixels a tile of [C, B, I, S] has."""
     channels = min(32, triton.next_power_of_2(x.shape[2])) if x.stride(2) == 1 else 1
@@ -114,3 +210,41 @@ def linear(x: Tensor, b: Tensor, d: Tensor, y: Tensor, g: Tensor | None = None, 
         first, x, factor.contiguous(), b.contiguous(), d.contiguous(), y, pictures, i, s, *first.stride(), *x.stride(),
         *y.stride(), two, bi, bs,
     )  # fmt: skip
+
+
+def _groups(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, int, int, int, bool], int]:
+    """Return a kernel's grid; its constants: the channels of a group, those that a program normalises, the sides of its
+    tile, and whether that holds all pixels; and its warps."""
+    c, b, i, s = x.shape
+    per, pixels = i // groups, triton.next_power_of_2(s)
+    steps = [per * max(1, line // per) for line in LINES]
+    step = next((n for n in steps if triton.next_power_of_2(n) * pixels <= WHOLE), steps[0])
+    wide = triton.next_power_of_2(step)
+    high = pixels if wide * pixels <= WHOLE else max(1, 2 * TILE // wide)
+    return (c * b, triton.cdiv(i, step)), (per, step, wide, high, high >= s), 4 if wide * high < WHOLE else 8
+
+
+def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Write the normalised x to y; return each group's mean and inverse deviation, [C, B, groups]."""
+    c, b, i, s = x.shape
+    mean, inverse = (blank(x, c, b, groups, dtype=torch.float32) for _ in range(2))
+    grid, constants, warps = _groups(x, groups)
+    _group_norm[grid](
+        x, gamma.contiguous(), beta.contiguous(), y, mean, inverse, b, i, s, eps, *x.stride(), *y.stride(), *constants,
+        num_warps=warps,
+    )  # fmt: skip
+    return mean, inverse
+
+
+def group_norm_backward(
+    g: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, inverse: Tensor, dx: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Write the gradient of x to dx; return those of gamma and beta."""
+    c, b, i, s = x.shape
+    dgamma, dbeta = (blank(x, c, b, i, dtype=torch.float32) for _ in range(2))
+    grid, constants, warps = _groups(x, mean.shape[2])
+    _group_norm_backward[grid](
+        g, x, gamma.contiguous(), mean.contiguous(), inverse.contiguous(), dx, dgamma, dbeta, b, i, s, *g.stride(),
+        *x.stride(), *dx.stride(), *constants, num_warps=warps,
+    )  # fmt: skip
+    return dgamma.sum(1).to(gamma.dtype), dbeta.sum(1).to(gamma.dtype)
