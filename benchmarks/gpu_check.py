@@ -1,17 +1,21 @@
 """Does a GPU give the CPU's results? Every method and model kind, eager, compiled and captured; golden numbers; resume.
 
-python benchmarks/gpu_check.py              # needs a CUDA device; torch, numpy and safetensors are enough
-python benchmarks/gpu_check.py exchanges    # only whole exchanges as one graph
-                                            # (also: operations, early, one-by-one, architectures, pictures, drift,
-                                            # reach, methods, resume, together)
-python benchmarks/gpu_check.py methods 2/8  # every eighth method, from the second: eight processes share the work
+    python benchmarks/gpu_check.py                    # all, one part after another
+    python benchmarks/gpu_check.py exchanges early    # parts of it
+    python benchmarks/gpu_check.py methods 2/8        # every eighth method, from the second
+    python benchmarks/gpu_check.py --processes 12     # all in so many processes side by side, and a summary
+
+It needs a CUDA device; torch, numpy and safetensors are enough.
 """
 
+import argparse
 import functools
+import subprocess
 import sys
 import tempfile
 import time
 import unittest.mock
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -38,21 +42,62 @@ LIMIT = {"float64": 1e-9, "float32": 1e-5}
 GROWS = {"FedDF": 3e-2, "Virtual": 1e-4}
 
 
+SHARED = {"methods": 8, "early": 2}  # parts that several processes share: how many
+
+
 def main() -> int:
     global METHODS, OURS
-    wrong, parts = 0, [name for name in sys.argv[1:] if "/" not in name]
-    for share in set(sys.argv[1:]) - {*parts}:
-        k, count = map(int, share.split("/"))
-        METHODS, OURS = METHODS[k - 1 :: count], OURS[k - 1 :: count]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help=f"{', '.join(PARTS)}; K/N: the Kth of N shares of the methods")
+    parser.add_argument("--processes", type=int, default=0, help="run in so many processes side by side")
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds for all of these [3600]")
+    given = parser.parse_args()
+    parts = [name for name in given.what if "/" not in name]
+    if unknown := [name for name in parts if name not in PARTS]:
+        parser.error(f"there is no {unknown[0]!r}; there are {', '.join(PARTS)}")
     if not torch.cuda.is_available():
         print("skipped: needs a CUDA device")
         return 0
+    if given.processes:
+        return side_by_side(parts or list(PARTS), given.processes, given.limit)
+    for share in set(given.what) - {*parts}:
+        k, count = map(int, share.split("/"))
+        METHODS, OURS = METHODS[k - 1 :: count], OURS[k - 1 :: count]
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}", flush=True)
-    for name, part in PARTS.items():
-        if not parts or name in parts:
-            wrong += part()
+    wrong = sum(PARTS[name]() for name in parts or PARTS)
     print("all as on the CPU" if not wrong else f"{wrong} WRONG")
     return int(bool(wrong))
+
+
+def side_by_side(parts: list[str], processes: int, limit: float) -> int:
+    """Run parts in processes of their own; print how many comparisons held, which did not, and what did not end."""
+    ends = time.time() + limit
+    shares = [[name, f"{k + 1}/{n}"] for name, n in SHARED.items() if name in parts for k in range(n)]
+    tasks = [*shares, *([name] for name in parts if name not in SHARED)]
+
+    def ran(task: list[str]) -> tuple[str, str]:
+        command = [sys.executable, "-W", "ignore", __file__, *task]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            try:
+                out, _ = process.communicate(timeout=max(0.0, ends - time.time()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return process.communicate()[0], "did not end in time"
+        return out, "" if process.returncode == 0 else f"exit code {process.returncode}"
+
+    failed = 0
+    with ThreadPoolExecutor(processes) as pool:
+        for task, (out, end) in zip(tasks, pool.map(ran, tasks), strict=True):
+            lines = out.splitlines()
+            held = sum(line.startswith("ok") for line in lines)
+            wrong = [line for line in lines if line.startswith("WRONG")]
+            # an error of the program itself has its reason in its last line
+            more = [*wrong, *lines[-1:]] if end and not wrong else wrong
+            print(f"{' '.join(task)}: {held} as on the CPU, {len(wrong)} not{'; ' + end if end else ''}", flush=True)
+            print("".join(f"  {line}\n" for line in more), end="", flush=True)
+            failed += bool(end or wrong)
+    print("all as on the CPU" if not failed else f"{failed} of {len(tasks)} WRONG or not ended")
+    return int(bool(failed))
 
 
 def methods() -> int:

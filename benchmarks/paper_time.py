@@ -2,6 +2,7 @@
 
     python benchmarks/paper_time.py [--data FOLDER] [--rounds 600] [--participants 15] [--precision bf16]
     python benchmarks/paper_time.py --whole      # FedDC's 600 rounds, each client with probability 0.15, caches cold
+    python benchmarks/paper_time.py --seeds 3 --rounds 100     # the same, three seeds in one stack beside one alone
 
 The plain loop is FedAvg as one writes it in PyTorch: one client after another, an optimizer each, batches by an index
 on the device, flips and crops on the whole batch. It is timed for 3 rounds after one to warm up, and extrapolated; ours
@@ -11,6 +12,7 @@ size: the time is the same.
 
 import argparse
 import copy
+import functools
 import os
 import platform
 import statistics
@@ -22,6 +24,7 @@ import torch
 from torch.nn import functional as F
 
 import unalike as ua
+from unalike.engines.batched import lockstep
 from unalike.run.sampling import Bernoulli
 
 CLIENTS, SAMPLES, EPOCHS, BATCH = 100, 500, 5, 50
@@ -87,20 +90,44 @@ LOCAL = ua.LocalTraining(
 )  # fmt: skip
 
 
+def simulated(given, module, fed, times, member=None, seed=0):
+    """Run FedDC with cohorts that vary in size."""
+    return ua.simulate(
+        module, fed, ua.FedDC(alpha=0.01, scaling="official"), rounds=given.rounds, callbacks=[times], seed=seed,
+        clients_per_round=Bernoulli(given.participants / CLIENTS), device=given.device, precision=given.precision,
+        local=LOCAL, member=member,
+    )  # fmt: skip
+
+
 def experiment(given, module, fed):
     """Run the experiment as it is, with empty caches of the compiler, and print what it took."""
     times, share = Times(), given.participants / CLIENTS
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {name: f"{folder}/{name}" for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
         began = time.perf_counter()
-        run = ua.simulate(
-            module, fed, ua.FedDC(alpha=0.01, scaling="official"), rounds=given.rounds, callbacks=[times],
-            clients_per_round=Bernoulli(share), device=given.device, precision=given.precision, local=LOCAL,
-        )  # fmt: skip
+        run = simulated(given, module, fed, times)
         took = time.perf_counter() - began
     print(f"FedDC, {given.rounds} rounds of {share:.0%} (varying): {took:.1f} s in all (goal 60)")
     print(f"  first round {times.seconds[0]:.2f} s; the others {statistics.median(times.seconds[1:]):.4f} s, ", end="")
     print(f"last fifty {statistics.median(times.seconds[-50:]):.4f} s; notes {run.notes}", flush=True)
+
+
+def stacked(given, module, fed):
+    """Run one seed alone, then several in one stack, and print what a run took."""
+    began = time.perf_counter()
+    simulated(given, module, fed, Times())
+    alone, began = time.perf_counter() - began, time.perf_counter()
+    print(f"FedDC, {given.rounds} rounds, one seed alone: {alone:.1f} s", flush=True)
+    clocks = [Times() for _ in range(given.seeds)]
+    starts = [
+        functools.partial(lambda k, member: simulated(given, module, fed, clocks[k], member, k), k)
+        for k in range(given.seeds)
+    ]
+    runs = lockstep.together(starts, given.precision)
+    took = time.perf_counter() - began
+    print(f"{given.seeds} seeds in one stack: {took:.1f} s, {given.seeds * alone / took:.2f} times as fast", flush=True)
+    paces = [statistics.median(clock.seconds[len(clock.seconds) // 2 :]) for clock in clocks]
+    print(f"  a round of one in the second half: {statistics.mean(paces):.4f} s; notes {runs[0].notes}")
 
 
 class Times(ua.Callback):
@@ -119,6 +146,7 @@ def main():
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--whole", action="store_true", help="run all rounds, with cohorts that vary in size")
+    parser.add_argument("--seeds", type=int, default=0, help="run so many seeds in one stack, beside one alone")
     given = parser.parse_args()
     device = torch.device(given.device)
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -133,6 +161,9 @@ def main():
     module = ua.models.cnn_feddc()
     if given.whole:
         experiment(given, module, fed)
+        return
+    if given.seeds:
+        stacked(given, module, fed)
         return
     on_device = fed.to(device, torch.float32)
     plain = Plain(module, on_device, device, given.precision == "bf16")

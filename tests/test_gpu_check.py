@@ -1,4 +1,5 @@
-"""benchmarks/gpu_check.py: the part on pictures goes through, here without a GPU; and NaN is no agreement."""
+"""benchmarks/gpu_check.py, without a GPU: the part on pictures goes through, NaN is no agreement, and what breaks off
+is no success."""
 
 import importlib.util
 import math
@@ -35,3 +36,31 @@ def test_a_number_that_is_none_is_not_near(check):
     assert check.apart([one, 1.1 * one], [one, one]) == pytest.approx(0.1, rel=1e-5)
     for given in ([one, one * math.nan], [one * math.nan, one]):
         assert math.isnan(check.apart(given, [one, one]))
+
+
+def test_a_part_that_does_not_exist_is_no_success(check, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gpu_check.py", "pictures", "layers"])
+    with pytest.raises(SystemExit, match="2"):
+        check.main()
+    assert "there is no 'layers'" in capsys.readouterr().err
+
+
+def test_parts_side_by_side_are_summed_up(check, tmp_path, monkeypatch, capsys):
+    """One part holds, one differs, one breaks off: methods are dealt to two processes."""
+    program = tmp_path / "parts.py"
+    program.write_text(
+        "import sys\n"
+        "print('ok    a\\nok      b' if sys.argv[1] != 'reach' else 'ok a\\nWRONG b 1e-3', flush=True)\n"
+        "sys.exit({'reach': 1, 'drift': 'it broke'}.get(sys.argv[1]))\n"
+    )
+    monkeypatch.setattr(check, "__file__", str(program))
+    monkeypatch.setattr(check, "SHARED", {"methods": 2})
+    assert check.side_by_side(["methods", "reach", "drift"], 2, 60.0) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "methods 1/2: 2 as on the CPU, 0 not", "methods 2/2: 2 as on the CPU, 0 not",
+        "reach: 1 as on the CPU, 1 not; exit code 1", "  WRONG b 1e-3",
+        "drift: 2 as on the CPU, 0 not; exit code 1", "  it broke",
+        "2 of 4 WRONG or not ended",
+    ]  # fmt: skip
+    assert check.side_by_side(["methods"], 2, 60.0) == 0
+    assert "all as on the CPU" in capsys.readouterr().out
