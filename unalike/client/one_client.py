@@ -424,18 +424,19 @@ class _Course:
         for start in range(0, count, block):
             end = min(start + block, count)
             index, _ = order.block(start, end)
-            rows = self.place.find(index)
+            picked, rows = index[:, 0].unbind(), self.place.find(index)[:, 0].unbind()
             for k in range(start, end, together):
                 step_key = draws.fold(key, k) if self.one.bound.keyed or moved else None
                 some = []
                 for b in range(k, k + together):
-                    place = (b % per_epoch) * order.width
-                    real = slice(min(order.width, n - place))
-                    at, batch = rows[b - start, 0, real], index[b - start, 0, real]
+                    batch, at = picked[b - start], rows[b - start]
+                    real = n - (b % per_epoch) * order.width
+                    if real < order.width:  # the last batch of a pass
+                        batch, at = batch[:real], at[:real]
                     x = rows_of(samples.x, at)
                     if moved and step_key is not None:
                         x = moved(x, draws.fold(step_key, augment.NUMBER - (b - k)))
-                    some.append(_Part(x, samples.y[at], batch, step_key, k // together))
+                    some.append(_Part(x, samples.y.index_select(0, at), batch, step_key, k // together))
                 yield some
 
     def batch(self, part: _Part, train: bool = True, at: dict[str, Any] | None = None) -> Batch:

@@ -180,7 +180,7 @@ class Task:
             raise UnalikeError(
                 f"The loss must give one value per sample, [{y.shape[0]}]; it gave {got}: use reduction='none'."
             )
-        return value.reshape(value.shape[0], -1).mean(-1)
+        return value if value.dim() == 1 else value.reshape(value.shape[0], -1).mean(-1)
 
     def outputs_of(self, bound: BoundModule, x: Tensor, y: Tensor) -> Tensor:
         """Return the outputs for a whole set."""
@@ -669,7 +669,7 @@ class BoundModule(_Copy):
                 memory_format=torch.channels_last
             )  # what oneDNN's convolutions like best: 1.2 to 1.3 times
         own = self._own_calls(key if train else None, x, stacked=False, seen=seen)
-        with own, torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+        with own, torch.autocast(x.device.type, torch.bfloat16) if self.bf16 else nullcontext():
             out = self.task.pick(self.module(x))
         features = self._features(box)
         if self.bf16:
