@@ -320,6 +320,17 @@ def test_a_large_model_and_another_engine_are_not_stacked(change, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stacks", "model", "together"), [("always", "[base.model]\nname = 'mlp'\nhidden = [2000]\n", 2), ("never", "", 1)]
+)
+def test_stacks_are_made_as_asked_for(stacks, model, together, tmp_path):
+    text = TINY.replace('engine = "sequential"', "").replace("[base.local]", model + "[base.local]")
+    (tmp_path / "tiny.toml").write_text(text.replace("checkpoint_every = 3\n", ""))
+    assert go(tmp_path / "tiny.toml", "--quick", "--stacks", stacks) == 0
+    assert {r["together"] for r in kept(tmp_path, "quick").values()} == {together}
+
+
+@pytest.mark.slow
 def test_a_model_that_cannot_be_stacked_is_run_as_it_can_be(tmp_path):
     (tmp_path / "own.py").write_text(
         "import torch\n\n\nclass Peeks(torch.nn.Linear):\n    def forward(self, x):\n"
@@ -580,8 +591,13 @@ def test_skewed_sizes_are_not_stacked(tiny, tmp_path):
     job = paper.job(paper.quick[0].rows[0], "fedavg", 0)
     made = jobs.Queue(tmp_path, results.Results(tmp_path / "no"), jobs.Clock(), {"engine": "batched"}, {})
     for sizes, stacked in (([10, 10, 10, 10, 10], True), ([10, 10, 10, 10, 200], False)):
-        data = [(torch.zeros(n, 30), torch.arange(n) % 5) for n in sizes]
-        assert made._stacks(job, ua.Federation.from_arrays(data, classes=5)) is stacked
+        fed = ua.Federation.from_arrays([(torch.zeros(n, 30), torch.arange(n) % 5) for n in sizes], classes=5)
+        assert made._stacks(job, fed) is stacked
+        for asked in ("always", "never"):
+            other = jobs.Queue(tmp_path, made.results, jobs.Clock(), made.machine, {}, stacks=asked)
+            assert other._stacks(job, fed) is (asked == "always")
+            other.machine = {"engine": "sequential"}
+            assert not other._stacks(job, fed)
 
 
 def test_claims_must_hold_in_every_seed(tiny):

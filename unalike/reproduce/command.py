@@ -28,13 +28,15 @@ from unalike.files import replace
 from unalike.nn.numerics import PRECISIONS
 from unalike.reproduce import choose, define, measure, overview, pages
 from unalike.reproduce.define import Job, Paper, Row, Table
-from unalike.reproduce.jobs import Clock, NoData, OutOfTime, Queue
+from unalike.reproduce.jobs import STACKS, Clock, NoData, OutOfTime, Queue
 from unalike.reproduce.results import Results
 from unalike.text import parse_budget, parse_seeds, span
 
 # the last command in a folder, for --resume
 LAST = "last.json"
-KEPT = ("paper", "table", "rows", "quick", "full", "seeds", "device", "engine", "precision", "data", "results")
+KEPT = (
+    "paper", "table", "rows", "quick", "full", "seeds", "device", "engine", "precision", "stacks", "data", "results",
+)  # fmt: skip
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +52,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="D", help="auto, cpu or cuda")
     parser.add_argument("--engine", metavar="E", help="who runs the clients (unalike list engines) [auto]")
     parser.add_argument("--precision", metavar="P", choices=PRECISIONS, help=f"of products: {', '.join(PRECISIONS)}")
+    parser.add_argument(
+        "--stacks",
+        choices=STACKS,
+        help="seeds of a method as one stack of clients: where it pays off [auto], or as said",
+    )
     parser.add_argument("--folder", metavar="F", default="runs/reproduce", help="where runs go [runs/reproduce]")
     parser.add_argument("--results", metavar="F", default="experiments", help="where results go [experiments]")
     parser.add_argument("--data", metavar="SET=FOLDER", nargs="+", default=[], help="where a data set's files are")
@@ -87,7 +94,7 @@ def _again(args: argparse.Namespace) -> None:
             raise UnalikeError(f"There is nothing to go on with in {args.folder}: name a paper.") from None
         for name in KEPT:
             if not getattr(args, name) or name == "results":
-                setattr(args, name, last[name])
+                setattr(args, name, last.get(name))  # (a file of an older version has not all)
     elif not args.quick and not args.full:
         raise UnalikeError("unalike reproduce: --resume with a paper needs --quick or --full too, or no paper at all.")
 
@@ -129,7 +136,9 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     replace(folder / LAST, last.encode(), mark=str(os.getpid()))  # several processes may share a folder
     quiet = args.quiet or args.json
     watched = paper.local_models, paper.tree.get("centroids", False), measure.measured(paper)
-    queue = Queue(folder / paper.id, results, clock, machine, _folders(args.data), quiet, *watched)
+    queue = Queue(
+        folder / paper.id, results, clock, machine, _folders(args.data), quiet, *watched, stacks=args.stacks or "auto"
+    )
     stopped, code = "", 0
     try:
         for table, rows in wanted:

@@ -43,6 +43,7 @@ BESIDE = "beside.jsonl"
 # settings in which runs of one stack may differ
 LOOSE = {"data": "seed", "run": "seed", "local": "lr", "model": "sigma"}
 STACK_BYTES = 1 << 30  # most bytes of all data in a stack
+STACKS = ("auto", "always", "never")  # whether runs share stacks
 
 
 class OutOfTime(Exception):
@@ -107,10 +108,12 @@ class Queue:
         local_models: bool = False,
         centroids: bool = False,
         measured: Collection[str] | None = None,
+        stacks: str = "auto",
     ):
         self.folder, self.results, self.clock, self.machine = folder, results, clock, machine
         self.data_folders, self.quiet, self.local_models, self.centroids = data_folders, quiet, local_models, centroids
         self.measured = measured  # the numbers whose curves are kept
+        self.stacks = stacks
         self.table = "runs"  # the table that runs are made for
         self._table: dict[str, Any] | None = None
         self._data: Federation | None = None
@@ -231,10 +234,13 @@ class Queue:
         return None
 
     def _stacks(self, job: Job, fed: Federation) -> bool:
-        """Return whether stacking several runs pays off: the model is tiny, and of a kind that is fast in stacks."""
+        """Return whether to stack several runs: if nothing else was asked for, where it pays off, since the model is
+        tiny, and of a kind that is fast in stacks."""
         tables = self.placed(job)
         if config.MODELS_TABLE in tables or tables["run"].get("engine", "auto") not in ("auto", "batched"):
             return False
+        if self.stacks != "auto":
+            return self.stacks == "always"
         return stacks_pay(config.make_model(config.check(tables)["model"], fed, 0), fed.train.sizes)
 
     def data(self, job: Job) -> Federation:
