@@ -10,6 +10,8 @@ It needs a CUDA device; torch, numpy and safetensors are enough.
 
 import argparse
 import functools
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,13 +57,18 @@ def main() -> int:
     parts = [name for name in given.what if "/" not in name]
     if unknown := [name for name in parts if name not in PARTS]:
         parser.error(f"there is no {unknown[0]!r}; there are {', '.join(PARTS)}")
+    shares = [name.split("/") for name in given.what if "/" in name]
+    if shares and given.processes:
+        parser.error("--processes makes shares of its own: leave K/N out")
+    for share in shares:
+        if not all(number.isdecimal() for number in share) or not 1 <= int(share[0]) <= int(share[-1]) <= len(METHODS):
+            parser.error(f"a share is K/N, of {len(METHODS)} methods; got {'/'.join(share)}")
     if not torch.cuda.is_available():
         print("skipped: needs a CUDA device")
         return 0
     if given.processes:
         return side_by_side(parts or list(PARTS), given.processes, given.limit)
-    for share in set(given.what) - {*parts}:
-        k, count = map(int, share.split("/"))
+    for k, count in (map(int, share) for share in shares):
         METHODS, OURS = METHODS[k - 1 :: count], OURS[k - 1 :: count]
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}", flush=True)
     wrong = sum(PARTS[name]() for name in parts or PARTS)
@@ -77,11 +84,13 @@ def side_by_side(parts: list[str], processes: int, limit: float) -> int:
 
     def ran(task: list[str]) -> tuple[str, str]:
         command = [sys.executable, "-W", "ignore", __file__, *task]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        ) as process:
             try:
                 out, _ = process.communicate(timeout=max(0.0, ends - time.time()))
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # the compiler's processes too, which hold its output open
                 return process.communicate()[0], "did not end in time"
         return out, "" if process.returncode == 0 else f"exit code {process.returncode}"
 
@@ -91,6 +100,7 @@ def side_by_side(parts: list[str], processes: int, limit: float) -> int:
             lines = out.splitlines()
             held = sum(line.startswith("ok") for line in lines)
             wrong = [line for line in lines if line.startswith("WRONG")]
+            end = end or ("" if held or wrong else "nothing was compared")
             # an error of the program itself has its reason in its last line
             more = [*wrong, *lines[-1:]] if end and not wrong else wrong
             print(f"{' '.join(task)}: {held} as on the CPU, {len(wrong)} not{'; ' + end if end else ''}", flush=True)
@@ -217,7 +227,7 @@ SHAPES = [(3, 7, 32, 32, 4, 64, 5), (2, 5, 14, 14, 64, 64, 5), (3, 4, 13, 11, 8,
           (4, 2, 32, 32, 4, 16, 5), (2, 6, 18, 18, 32, 64, 5)]  # fmt: skip
 # the same, and stride and padding
 ALONE = [(3, 5, 11, 10, 24, 48, 5, 1, 2), (2, 4, 8, 8, 64, 128, 3, 2, 1), (1, 3, 9, 7, 16, 32, 1, 2, 0),
-         (2, 7, 16, 16, 128, 64, 3, 1, 1)]  # fmt: skip
+         (2, 7, 16, 16, 128, 64, 3, 1, 1), (2, 32, 8, 8, 64, 64, 3, 1, 1)]  # fmt: skip
 # clients, batch, height, width, channels, window, stride, padding
 EACH = [(3, 5, 32, 32, 32, 3, 1, 1), (2, 4, 9, 7, 33, 5, 2, 2), (2, 3, 8, 8, 130, 3, 2, 0)]
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 8e-3}  # of one number of that kind, with a little room
@@ -340,7 +350,7 @@ def resume() -> int:
         testing.run(ua.Scaffold(), "mlp", rounds=1, folder=f"{folder}/run", **options)
         again = testing.run(ua.Scaffold(), "mlp", rounds=3, folder=f"{folder}/run", resume=True, **options)
     same = bool(torch.equal(whole.server.w, again.server.w))
-    print("resumed on the GPU:", "bit-identical" if same else "DIFFERENT", flush=True)
+    print("ok    resumed on the GPU: bit-identical" if same else "WRONG resumed on the GPU: different", flush=True)
     return not same
 
 

@@ -38,29 +38,39 @@ def test_a_number_that_is_none_is_not_near(check):
         assert math.isnan(check.apart(given, [one, one]))
 
 
-def test_a_part_that_does_not_exist_is_no_success(check, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["gpu_check.py", "pictures", "layers"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pictures", "layers"], "there is no 'layers'"),
+        (["methods", "3/2"], "a share is K/N"),
+        (["methods", "a/2"], "a share is K/N"),
+        (["methods", "1/2", "--processes", "2"], "leave K/N out"),
+    ],
+)
+def test_what_does_not_exist_is_no_success(check, words, said, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gpu_check.py", *words])
     with pytest.raises(SystemExit, match="2"):
         check.main()
-    assert "there is no 'layers'" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def test_parts_side_by_side_are_summed_up(check, tmp_path, monkeypatch, capsys):
-    """One part holds, one differs, one breaks off: methods are dealt to two processes."""
+    """One part holds, one differs, one breaks off, one compares nothing: methods are dealt to two processes."""
     program = tmp_path / "parts.py"
     program.write_text(
         "import sys\n"
+        "if sys.argv[1] == 'resume':\n    sys.exit()\n"
         "print('ok    a\\nok      b' if sys.argv[1] != 'reach' else 'ok a\\nWRONG b 1e-3', flush=True)\n"
         "sys.exit({'reach': 1, 'drift': 'it broke'}.get(sys.argv[1]))\n"
     )
     monkeypatch.setattr(check, "__file__", str(program))
     monkeypatch.setattr(check, "SHARED", {"methods": 2})
-    assert check.side_by_side(["methods", "reach", "drift"], 2, 60.0) == 1
+    assert check.side_by_side(["methods", "reach", "drift", "resume"], 2, 60.0) == 1
     assert capsys.readouterr().out.splitlines() == [
         "methods 1/2: 2 as on the CPU, 0 not", "methods 2/2: 2 as on the CPU, 0 not",
         "reach: 1 as on the CPU, 1 not; exit code 1", "  WRONG b 1e-3",
         "drift: 2 as on the CPU, 0 not; exit code 1", "  it broke",
-        "2 of 4 WRONG or not ended",
+        "resume: 0 as on the CPU, 0 not; nothing was compared", "3 of 5 WRONG or not ended",
     ]  # fmt: skip
     assert check.side_by_side(["methods"], 2, 60.0) == 0
     assert "all as on the CPU" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 import unalike as ua
 from unalike.errors import UnalikeError
 from unalike.nn import fast
-from unalike.nn.fast import operation
+from unalike.nn.fast import norms, operation, products
 from unalike.nn.layers import prepare, weighted_layers
 
 ALL = frozenset({"pooled", "alone", "depthwise", "norms"})
@@ -308,3 +308,24 @@ def test_results_are_zero_while_kernels_are_compiled_ahead(monkeypatch):
     )
     monkeypatch.setattr(operation, "AHEAD", {})
     assert operation.blank(like, 4, 5).shape == (4, 5) and operation.blank_like(like, torch.int8).dtype == torch.int8
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (0, 1, 4, 2, 3), (0, 1, 2, 4, 3), (0, 1, 4, 3, 2), (1, 0, 3, 4, 2)])
+def test_a_norm_can_write_its_pixels_as_one_line(order):
+    """Channels first and last, and pixels turned: what a kernel writes to the flat result must be the result."""
+    x = torch.randn(2, 3, 8, 4, 6).permute(order)
+    y = norms._like(x)
+    y.flatten(3).fill_(7.0)
+    assert y.shape == x.shape and (y == 7).all()
+    weights = torch.randn(2, x.shape[0], x.shape[2])
+    normal, *_ = norms.group_norm(x, *weights, x.shape[2], 1e-5)
+    for k in range(x.shape[0]):
+        want = nn.functional.group_norm(x[k], x.shape[2], weights[0, k], weights[1, k])
+        torch.testing.assert_close(normal[k], want)
+
+
+def test_a_weights_gradient_bears_no_old_memory_while_kernels_are_compiled_ahead(monkeypatch):
+    monkeypatch.setattr(operation, "AHEAD", {1: []})
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda t, *shape, **kind: t.new_full(shape, torch.nan, **kind))
+    g, x = torch.ones(2, 4, 6, 6, 3), torch.ones(2, 4, 6, 6, 5)
+    assert not products.weight_products(g, x, 3, 1, 1, 100, multiply=lambda *_: None).any()

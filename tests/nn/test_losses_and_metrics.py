@@ -108,6 +108,7 @@ WRONG = [
     (CLASSES, dict(loss=nn.CrossEntropyLoss(reduction="sum")), "reduction='sum': it must be 'mean' or 'none'"),
     (CLASSES, dict(loss=nn.BCEWithLogitsLoss()), "does not accept outputs [2, 3] and labels [2] (torch.int64)"),
     (CLASSES, dict(loss=mixed), "The loss mixes samples"),
+    (CLASSES, dict(loss=lambda o, y: (o.argmax(1) != y).long()), "The loss does not accept outputs [2, 3] and labels"),
     (CLASSES, dict(metrics={"a": lambda o, y: o}), "'a' must give one value per sample, [2]; it gave [2, 3]"),
     (CLASSES, dict(metrics={"a": lambda o, y: o[:, 7]}), "The metric 'a' does not accept outputs [2, 3]"),
     (CLASSES, dict(metrics={"loss": absolute_error}), "A metric cannot be named 'loss'"),

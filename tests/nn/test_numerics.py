@@ -31,6 +31,20 @@ def test_bf16_is_near_float32_and_not_float32(engine, a_cpu_with_bf16):
     assert 1e-6 < off < 0.02
 
 
+@pytest.mark.parametrize("precision", ["highest", "bf16"])
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_a_run_has_its_own_precision_within_the_callers(engine, precision, a_cpu_with_bf16):
+    """PyTorch's `autocast` would compute in another, and keeps its copies of weights until the caller's ends."""
+    alone = run(engine=engine, precision=precision)
+    with torch.autocast("cpu", torch.bfloat16):
+        within = run(engine=engine, precision=precision)
+        assert torch.is_autocast_enabled("cpu")
+        again = within.evaluate()
+    assert torch.equal(alone.server.w, within.server.w)
+    assert alone.history[-1]["train_loss"] == within.history[-1]["train_loss"]
+    assert again == alone.evaluate()
+
+
 def test_what_a_cpu_does_not_have_is_refused(monkeypatch):
     monkeypatch.setattr(numerics, "_bf16_on_cpu", lambda: False)
     for precision in ("bf16", "tf32"):

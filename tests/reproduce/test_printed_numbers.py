@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses as dc
+from types import SimpleNamespace
 
 import pytest
 from paths import ROOT
@@ -55,7 +56,7 @@ def test_notes_say_more_than_and_doubt():
     assert sure.more_than and not sure.doubt
     assert not every["table1", "mnist/d1/full/100", "fedavg", "rounds_to_target"].more_than
     whole = [one for name in PAPERS for one in define.paper(name).numbers.all]
-    assert sum(bool(one.doubt) for one in whole) == 30 and sum(one.other is not None for one in whole) == 8
+    assert sum(bool(one.doubt) for one in whole) == 34 and sum(one.other is not None for one in whole) == 8
     two = every["table1", "fashion-mnist/d1/p15/100", "feddc", "rounds_to_target"]
     assert (two.value, two.other, two.doubt) == (87, 86, "")  # a speedup that another number of rounds would mean
 
@@ -234,6 +235,22 @@ def test_the_nearest_reading_counts_and_every_number_has_a_verdict():
     assert tally.counts(judged) == {judge.REPRODUCES: 1, judge.DIFFERS: 1, judge.NO_ROW: 1}
 
 
+def test_one_reading_counts_for_all_numbers_of_a_row():
+    """One reading has the mean, the other the worst clients and nearly the mean: that one counts for both."""
+    row, other = (define.Row(name, name, ({"label": name},), None, {}) for name in ("a", "a-otherwise"))
+    paper = SimpleNamespace(numbers=Numbers("tiny", {}))
+    mean, worst = (
+        Printed(value, table="t", row="a", method="mine", metric=metric)
+        for value, metric in ((80.0, "mean"), (30.0, "worst"))
+    )
+    paper.numbers.all = [mean, worst, dc.replace(worst, table="u"), dc.replace(worst, table="u", value=31.0)]
+    ours = ((row, mean, 80.0), (row, worst, 60.0), (other, mean, 81.0), (other, worst, 30.1))
+    cells = [("t", _cell(printed, [value], row=one)) for one, printed, value in ours]
+    judged = tally.tally(paper, cells)
+    assert [one.cell and one.cell.mean for one in judged] == [81.0, 30.1, None]  # the repeated one stands once
+    assert [one.verdict for one in judged] == [judge.CLOSE, judge.REPRODUCES, judge.NO_ROW]
+
+
 def test_the_picture_has_a_point_a_number_on_or_off_the_diagonal():
     paper, judged = _judged()
     svg = pictures.diagonal(paper, judged)
@@ -291,13 +308,39 @@ def test_what_was_not_run_is_told_from_what_has_too_few_seeds(tmp_path, monkeypa
     assert found["Sent140"][0].runs == 36 and "import" in found["Sent140"][2]
     page = overview.write([(paper, there, empty)], tmp_path / "docs").read_text()
     # the one that was run has a tenth of the printed accuracy
-    assert "The paper prints 104 numbers. 1 of them can be judged: 0 reproduce, 0 are close, 0 are further" in page
+    assert "prints 125 numbers. 104 of them are results (21 in their text are left out), and 1 can be judged: 0" in page
     assert "1 differ. Of the others 87 were not run and 16 have no row here, 0 were run for too few" in page
     assert "\n- rFedAvg, table3 rnn/silo: 2 (the features of Sent140's model)\n" in page
     assert "| rFedAvg | MNIST | 39 | 105 | 1 h 45 min on GPU | 1 | 2 | 2 min on GPU | time |" in page
     # one run is enough for a number with two readings: flags left on, or set
     synthetic = overview._missing(overview.Entry(define.paper("feddc"), empty, empty))["synthetic"]
     assert (synthetic[0].numbers, synthetic[0].runs, synthetic[1].runs) == (30, 90, 0)
+
+
+def test_what_was_too_short_says_what_longer_runs_take(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "estimate", lambda tables, done: (60.0, "GPU"))
+    paper = define.paper("feddc")
+    row = next(row for row in paper.tables["table1"].rows if row.id == "mnist-d1-p15-100")
+    there, empty = results.Results(tmp_path / "results"), results.Results(tmp_path / "quick")
+    line = {
+        "rounds": 300,
+        "participants": 15,
+        "parameters": 0,
+        "down": 0,
+        "up": 0,
+        "records": {},
+        "final": {},
+        "last10": {},
+    }
+    for method in ("fedavg", "scaffold"):  # of which the first alone has a longer run
+        there.add("table1", {**line, "curve": {"round": []}, "key": paper.job(row, method, 0).key, "seed": 0})
+    entry = overview.Entry(paper, there, empty)
+    short = {one.printed.method for one in entry.judged if one.verdict == judge.SHORT}
+    assert "fedavg" in short and len(short) == tally.counts(entry.judged)[judge.SHORT]
+    words = f"FedDC: {len(short)} numbers had too few rounds to say; for 1 of them longer runs are defined (60 s on"
+    assert overview._too_short(entry).startswith(words)
+    assert words in overview.write([(paper, there, empty)], tmp_path / "docs").read_text()
+    assert not overview._too_short(overview.Entry(paper, empty, empty))
 
 
 def test_a_number_that_two_tables_print_differs_once(tmp_path):

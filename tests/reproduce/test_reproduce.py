@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from paths import ROOT
 import unalike as ua
 from unalike import config
 from unalike.cli import main
+from unalike.errors import UnalikeError
 from unalike.files import OtherProcesses
 from unalike.methods.fedavgr import trace_norm
 from unalike.reproduce import choose, define, jobs, judge, measure, overview, pages, results
@@ -584,6 +586,15 @@ def test_claims_about_several_rows(tiny):
     variance = {**claim, "rows": [first.id], "measure": "final clients_accuracy_variance_pp2"}
     (one_row,) = measure.claims(measure.dc.replace(table, claims=(variance,)), found)
     assert one_row.unit == "pp²" and not one_row.margins  # nothing of that measure was run
+
+
+def test_two_rows_of_one_name_are_refused(tmp_path):
+    """Two values of a setting that is not in the name: one row would stand for both."""
+    row = '[["near"], { set = ["local.epochs", "local.lr"], values = [[1, 0.1], [1, 0.2]] }]'
+    text = re.sub(r"rows = .*", f"rows = [{row}]", TINY, count=1)
+    (tmp_path / "tiny.toml").write_text(text)
+    with pytest.raises(UnalikeError, match=r"tiny .* has two rows that are called near-epochs=1: give another label"):
+        define.paper(str(tmp_path / "tiny.toml"))
 
 
 def test_skewed_sizes_are_not_stacked(tiny, tmp_path):

@@ -7,6 +7,7 @@ from reference import ENGINES, Each, batches, fedavg, federation, mlp, simulate,
 
 import unalike as ua
 from unalike import draws
+from unalike.client import one_client
 from unalike.training.order import Order
 
 SIZES = (7, 4, 11)
@@ -316,3 +317,12 @@ def test_a_method_replaces_settings_by_name():
     assert local.replaced(steps=4).replaced(epochs=2) == ua.LocalTraining(epochs=2, lr=0.1, momentum=0.9)
     with pytest.raises(ua.UnalikeError, match="Did you mean 'momentum'"):
         local.replaced(momentun=0.5)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3])
+def test_batches_are_told_apart_in_pieces(piece, monkeypatch):
+    """Pieces within a pass and across its end, where the last batch is smaller."""
+    run = lambda: simulate(mlp(), federation(SIZES), ua.LocalTraining(epochs=3, batch_size=3, lr=0.1)).server.w  # noqa: E731
+    whole = run()
+    monkeypatch.setattr(one_client, "PIECE", piece)
+    assert torch.equal(run(), whole)

@@ -424,12 +424,15 @@ class _Course:
         for start in range(0, count, block):
             end = min(start + block, count)
             index, _ = order.block(start, end)
-            picked, rows = index[:, 0].unbind(), self.place.find(index)[:, 0].unbind()
+            rows = self.place.find(index)
             for k in range(start, end, together):
                 step_key = draws.fold(key, k) if self.one.bound.keyed or moved else None
                 some = []
                 for b in range(k, k + together):
-                    batch, at = picked[b - start], rows[b - start]
+                    if (b - start) % PIECE == 0:  # one cut for many steps, and not a view of every step at once
+                        piece = slice(b - start, b - start + PIECE)
+                        picked, there = index[piece, 0].unbind(), rows[piece, 0].unbind()
+                    batch, at = picked[(b - start) % PIECE], there[(b - start) % PIECE]
                     real = n - (b % per_epoch) * order.width
                     if real < order.width:  # the last batch of a pass
                         batch, at = batch[:real], at[:real]
@@ -457,6 +460,7 @@ class _Course:
 
 # samples per slice when averaging over a whole client
 SLICE = 512
+PIECE = 256  # steps whose batches are told apart at once
 
 PERFORM: dict[type[Request], Callable[..., Any]] = {
     Train: OneClient.train,

@@ -6,7 +6,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -49,7 +49,8 @@ def _bf16_on_cpu() -> bool:
 
 @contextmanager
 def numerics(precision: str, deterministic: bool) -> Iterator[None]:
-    """Set PyTorch's switches for products and convolutions, and restore them at the end of the block."""
+    """Set PyTorch's switches for products and convolutions, and restore them at the end of the block. The caller's
+    `autocast` is off within: a run's precision is its own."""
     matmul, conv = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     before, search = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -57,7 +58,10 @@ def numerics(precision: str, deterministic: bool) -> Iterator[None]:
     if deterministic:
         torch.use_deterministic_algorithms(True)
     try:
-        with kept_memory():
+        with kept_memory(), ExitStack() as off:
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    off.enter_context(torch.autocast(device, enabled=False))
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, conv

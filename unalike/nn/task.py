@@ -180,7 +180,9 @@ class Task:
             raise UnalikeError(
                 f"The loss must give one value per sample, [{y.shape[0]}]; it gave {got}: use reduction='none'."
             )
-        return value if value.dim() == 1 else value.reshape(value.shape[0], -1).mean(-1)
+        if value.dim() == 1 and value.is_floating_point():
+            return value
+        return value.reshape(value.shape[0], -1).mean(-1)
 
     def outputs_of(self, bound: BoundModule, x: Tensor, y: Tensor) -> Tensor:
         """Return the outputs for a whole set."""
@@ -577,7 +579,7 @@ class FunctionalModule(_Copy):
     def _casting(self) -> AbstractContextManager[Any]:
         """Return the context in which bf16 and float32 numbers meet, if there are both: a compiled step takes half as
         long again even with an `autocast` that is switched off."""
-        return torch.autocast(self.task.device.type, torch.bfloat16) if self.mixed else nullcontext()
+        return _in_bfloat16(self.task.device.type) if self.mixed else nullcontext()
 
     def head(self, vector: Tensor, features: Tensor) -> Tensor:
         """Return the head's output for these features, with a model vector or with the head's numbers alone, both in
@@ -595,6 +597,11 @@ class FunctionalModule(_Copy):
         with self._casting():
             out = functional_call(self.module.get_submodule(self.task.head), tensors, (features,))
         return out.float() if self.bf16 else out
+
+
+def _in_bfloat16(device: str, enabled: bool = True) -> AbstractContextManager[Any]:
+    """Return `autocast` without its cache, which within a context of the caller's would keep weights beyond a step."""
+    return torch.autocast(device, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
 
 def _in_bf16(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -642,6 +649,11 @@ class BoundModule(_Copy):
         """Return the loss's gradient as one vector."""
         return torch.cat([g.reshape(-1) for g in self.gradients(loss)])
 
+    def _precision(self, device: str) -> AbstractContextManager[Any]:
+        """Return the context of the model's own precision, whatever the caller's is."""
+        needed = self.bf16 or torch.is_autocast_enabled(device)
+        return _in_bfloat16(device, self.bf16) if needed else nullcontext()
+
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
         """Return the head's input for these samples, [batch, features]."""
@@ -669,7 +681,7 @@ class BoundModule(_Copy):
                 memory_format=torch.channels_last
             )  # what oneDNN's convolutions like best: 1.2 to 1.3 times
         own = self._own_calls(key if train else None, x, stacked=False, seen=seen)
-        with own, torch.autocast(x.device.type, torch.bfloat16) if self.bf16 else nullcontext():
+        with own, self._precision(x.device.type):
             out = self.task.pick(self.module(x))
         features = self._features(box)
         if self.bf16:

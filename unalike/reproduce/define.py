@@ -26,6 +26,7 @@ import hashlib
 import itertools
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -166,6 +167,9 @@ class Paper:
             )
         numbers = self._numbers(table["id"], table["measures"])
         rows = [row for grid in table["rows"] for row in self._rows(numbers, grid)]
+        twice = [name for name, many in Counter(row.id for row in rows).items() if many > 1]
+        if twice:
+            raise UnalikeError(f"{self.id} {table['id']} has two rows that are called {twice[0]}: give another label.")
         for row in rows:
             if isinstance(row.target, str) and row.target not in table["methods"]:
                 raise unknown(

@@ -34,15 +34,16 @@ RULES = """\
   apart, so may this.
 - **differs**: none of these; or our runs diverged.
 - **the paper contradicts itself**: another place of the paper says otherwise about this cell, so that there is
-  nothing to reproduce. Where it only gives a second number (a speedup that means 86 rounds beside a printed 87),
-  the nearer one counts.
+  nothing to reproduce; or it does not say what it measures (the distance of FedAvgR's Figure 2). Where it only gives
+  a second number (a speedup that means 86 rounds beside a printed 87), the nearer one counts.
 - Rounds to a target: "> 600" reproduces where ours is not there either after 600 rounds or more, or gets there later.
   Where most of our seeds never reach the target, the cell differs if they ran at least 1.3 times the printed rounds,
   and is **too short to say** if not.
 - **figure without number**: the paper draws it and prints no number. **no number printed**: the paper does not have
   this method, row or measure.
 - **no row here**: the paper's data or setting cannot be had, or are not defined here.
-- Of several readings of a row (what the paper leaves open) the nearest counts; all are on the paper's page."""
+- Of several readings of a row (what the paper leaves open) the one that is nearest to its numbers counts, for all of
+  these; all are on the paper's page."""
 
 
 def verdict(cell: Cell) -> str:

@@ -16,6 +16,7 @@ import csv
 import dataclasses as dc
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -24,8 +25,9 @@ from unalike.errors import UnalikeError
 from unalike.metrics.lines import is_number
 
 FORM = re.compile(r"(>?)\s*(-?\d+(?:\.\d+)?)(?:\s*±\s*(\d+(?:\.\d+)?))?")
-# beginnings of notes where the paper contradicts itself; and where it says another number too, which is known
-DOUBTS = ("uncertain", "inconsistent")
+# beginnings of notes where the paper contradicts itself or does not say what it measures; and where it says another
+# number too, which is known
+DOUBTS = ("uncertain", "inconsistent", "undefined")
 OTHER = re.compile(r"or (\d+(?:\.\d+)?): ")
 FOLLOWS = ("speedup",)  # metrics that follow from another printed number
 # decimals, by unit
@@ -50,7 +52,7 @@ class Printed:
     value: float
     spread: float | None = None
     more_than: bool = False  # "> 600"
-    doubt: str = ""  # how the paper contradicts itself
+    doubt: str = ""  # how the paper contradicts itself, or what it does not define
     other: float | None = None  # what another place of the paper says in its place: the nearer one counts
     table: str = ""
     row: str = ""
@@ -78,6 +80,15 @@ class Numbers:
     def counted(self) -> list[Printed]:
         """Return the numbers of tables and figures that are results and do not follow from another number."""
         return [one for one in self.all if one.table != "text" and one.method and one.metric not in FOLLOWS]
+
+    def left_out(self) -> Counter[str]:
+        """Return how many numbers are not counted, by what they are."""
+        counted = {id(one) for one in self.counted()}
+        others = [one for one in self.all if id(one) not in counted]
+        return Counter(
+            "in their text" if one.table == "text" else "about data" if not one.method else "that follow from others"
+            for one in others
+        )
 
     def source(self, table: str) -> str | None:
         """Return the paper's table that one of ours repeats; None if ours only shows its numbers again."""

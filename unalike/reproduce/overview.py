@@ -13,7 +13,7 @@ from unalike.reproduce.numbers import NOTHING
 from unalike.reproduce.pages import Found
 from unalike.reproduce.results import Results
 from unalike.reproduce.tally import Judged
-from unalike.text import span
+from unalike.text import listed, span
 
 # one column of the first table per verdict
 WORDS = {
@@ -85,10 +85,16 @@ def _shares(entries: Sequence[Entry]) -> str:
     verbs = ("reproduce", "are close", "are further apart but within the spread of our seeds", "differ")
     numbers = ", ".join(f"{counts[word]} {verb}" for word, verb in zip(DECIDED, verbs, strict=True))
     papers = f"The {len(entries)} papers print" if len(entries) > 1 else "The paper prints"
-    text = f"{papers} {len(every)} numbers. {sum(counts[word] for word in DECIDED)} of them can be judged: {numbers}."
+    numbers_of = [entry.paper.numbers for entry in entries]
+    others = sum((one.left_out() for one in numbers_of), Counter[str]())
+    others["that a second table repeats"] = sum(len(one.counted()) for one in numbers_of) - len(every)
+    left = listed([f"{many} {what}" for what, many in others.items() if many])
+    text = f"{papers} {sum(len(one.all) for one in numbers_of)} numbers. {len(every)} of them are results"
+    text += f" ({left} are left out), and " if left else ", and "
+    text += f"{sum(counts[word] for word in DECIDED)} can be judged: {numbers}."
     doubtful, short, not_run, no_row = (counts[word] for word in WORDS if word not in DECIDED)
     rest = f"Of the others {not_run} were not run and {no_row} have no row here, {short} were run for too few rounds "
-    rest += f"to say, and in {doubtful} the paper contradicts itself."
+    rest += f"to say, and in {doubtful} the paper contradicts itself or does not say what it measures."
     meaning = "*Its own methods* are those that the paper proposes; the others are its baselines."
     return f"{text} {rest}\n\n{pages.markdown(rows)}\n\n{meaning}"
 
@@ -137,9 +143,9 @@ def _searched(entries: Sequence[Entry]) -> list[str]:
     out = [f"**{entry.paper.name}.**\n\n{text}" for entry in entries if (text := entry.note("Settings left out"))]
     head = (
         "Rates, step sizes and rounds are searched for by the baselines' printed numbers. Tables that look at the "
-        "paper's own method are tests of a reason, and set nothing. Where a paper leaves two readings, both were "
-        "run and the nearer counts. The papers' tables keep the settings that were declared first; what was "
-        "found has tables of its own (`search`, `found`)."
+        "paper's own method are tests of a reason, and set nothing. Where a paper leaves two readings open, the one "
+        "that is nearer to a row's numbers counts. The papers' tables keep the settings that were declared first; what "
+        "was found has tables of its own (`search`, `found`)."
     )
     return ["## Settings that the papers leave out", head, *out] if out else []
 
@@ -156,7 +162,26 @@ def _waiting(entries: Sequence[Entry]) -> list[str]:
         "than their table declares. Times are rounds (medians, so without compiling) of runs like them, scaled by "
         "rounds and by the share of clients that take part; of a GPU that several runs shared, their share."
     )
-    return ["## What was not run", head, pages.markdown(rows), _undefined(entries)] if rows[1:] else []
+    more = [*map(_too_short, entries), _undefined(entries)]
+    return ["## What was not run", head, pages.markdown(rows), *more] if rows[1:] else []
+
+
+def _too_short(entry: Entry) -> str:
+    """Say what longer runs the numbers need that were run for too few rounds."""
+    short = {tally.place(one.printed) for one in entry.judged if one.verdict == judge.SHORT}
+    if not short:
+        return ""
+    wanted, places = Lacking(), set[tuple[str, ...]]()
+    for found in entry.found:
+        if not entry.paper.numbers.source(found.table.id):
+            continue
+        waiting = {(c.row.id, c.method): tally.place(c.paper) for c in found.cells if c.paper and not c.done}
+        for row, method, runs, one in found.lacking_runs():
+            if (place := waiting.get((row.id, method))) in short:
+                places.add(place)
+                wanted.add(1, runs, one)
+    longer = f"for {len(places)} of them longer runs are defined ({wanted.words[2]})"
+    return f"{entry.paper.name}: {len(short)} numbers had too few rounds to say; {longer}."
 
 
 def _surveys(entries: Iterable[Entry]) -> list[str]:
@@ -244,4 +269,5 @@ def _by_table(entries: Sequence[Entry]) -> list[str]:
             rows.append(
                 [entry.paper.name, f"[{found.table.id}]({entry.paper.id}.md)", found.table.title, *map(str, counts)]
             )
-    return [pages.markdown(rows) if rows[1:] else "", f"Not run yet: {', '.join(waiting)}." if waiting else ""]
+    head = "Here every reading of a row counts, at the top one; and so does every table that shows a number."
+    return [head, pages.markdown(rows) if rows[1:] else "", f"Not run yet: {', '.join(waiting)}." if waiting else ""]

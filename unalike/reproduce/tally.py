@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import math
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from unalike.reproduce import judge
 from unalike.reproduce.define import Paper
 from unalike.reproduce.measure import Cell
 from unalike.reproduce.numbers import Printed
+
+Reading = dict[str, Cell]  # by the printed number's metric
 
 
 @dc.dataclass(frozen=True)
@@ -25,23 +29,42 @@ class Judged:
 
 
 def tally(paper: Paper, cells: Iterable[tuple[str, Cell]]) -> list[Judged]:
-    """Judge all printed numbers by our cells, each with its table. Of several readings of a row or a method the nearest
-    counts."""
-    readings: dict[tuple[str, str, str, str], list[Cell]] = {}
+    """Judge all printed numbers by our cells, each with its table. Of several readings of a row and method the one that
+    is nearest to its numbers counts, for all of these. A number that two tables print counts once."""
+    readings: dict[tuple[str, str, str], dict[tuple[str, str], Reading]] = {}
     for table, cell in cells:
-        if cell.paper is not None and paper.numbers.source(table) == cell.paper.table:
-            readings.setdefault(_place(cell.paper), []).append(cell)
-    found = {place: min(own, key=_distance) for place, own in readings.items()}
-    return [Judged(one, found.get(_place(one))) for one in paper.numbers.counted()]
+        one = cell.paper
+        if one is not None and paper.numbers.source(table) == one.table:
+            own = readings.setdefault((one.table, one.row, one.method), {})
+            reading = own.setdefault((cell.row.id, cell.method), {})
+            reading[one.metric] = min(cell, reading.get(one.metric, cell), key=_distance)
+    found = {place: _nearest([*own.values()]) for place, own in readings.items()}
+    judged, first = [], dict[tuple[Any, ...], str]()
+    for one in paper.numbers.counted():
+        if first.setdefault((one.row, one.method, one.metric, one.value, one.spread), one.table) == one.table:
+            reading = found.get((one.table, one.row, one.method), {})
+            judged.append(Judged(one, reading.get(one.metric)))
+    return judged
 
 
-def _place(one: Printed) -> tuple[str, str, str, str]:
+def place(one: Printed) -> tuple[str, str, str, str]:
+    """Return where a number stands in its paper."""
     return one.table, one.row, one.method, one.metric
+
+
+def _nearest(readings: list[Reading]) -> Reading:
+    metrics = {metric for reading in readings for metric in reading}
+
+    def distance(reading: Reading) -> tuple[int, float]:
+        far = [_distance(reading[m]) if m in reading else (len(judge.ORDER), math.inf) for m in metrics]
+        return sum(verdict for verdict, _ in far), sum(difference for _, difference in far)
+
+    return min(readings, key=distance)
 
 
 def _distance(cell: Cell) -> tuple[int, float]:
     difference = cell.difference
-    return judge.ORDER.index(cell.verdict), float("inf") if difference is None else abs(difference)
+    return judge.ORDER.index(cell.verdict), math.inf if difference is None else abs(difference)
 
 
 def counts(judged: Iterable[Judged]) -> Counter[str]:

@@ -52,7 +52,7 @@ def _(g: Tensor, x: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
 @Operation
 def scaled(x: Tensor, b: Tensor, d: Tensor) -> Tensor:
     """Return x · b + d."""
-    y = blank_like(x)
+    y = _like(x)
     if x.is_cuda:
         kernels().linear(x.flatten(3), b, d, y.flatten(3))
         return y
@@ -61,13 +61,13 @@ def scaled(x: Tensor, b: Tensor, d: Tensor) -> Tensor:
 
 @scaled.register_fake
 def _(x: Tensor, b: Tensor, d: Tensor) -> Tensor:
-    return torch.empty_like(x)
+    return _like(x)
 
 
 @Operation
 def scaled_back(g: Tensor, x: Tensor, a: Tensor, b: Tensor, d: Tensor) -> Tensor:
     """Return g · a + x · b + d."""
-    y = blank_like(x)
+    y = _like(x)
     if x.is_cuda:
         kernels().linear(x.flatten(3), b, d, y.flatten(3), g.flatten(3), a)
         return y
@@ -76,7 +76,12 @@ def scaled_back(g: Tensor, x: Tensor, a: Tensor, b: Tensor, d: Tensor) -> Tensor
 
 @scaled_back.register_fake
 def _(g: Tensor, x: Tensor, a: Tensor, b: Tensor, d: Tensor) -> Tensor:
-    return torch.empty_like(x)
+    return _like(x)
+
+
+def _like(x: Tensor) -> Tensor:
+    """Return memory like that of x, but with each channel's pixels in order: so a kernel can write them as one line."""
+    return blank_like(x.flatten(3)).view(x.shape)
 
 
 def _spread(values: Tensor, x: Tensor) -> Tensor:
@@ -88,20 +93,20 @@ def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) 
     """Normalise groups of channels; gamma and beta are [C, I]. Return the result, and each group's mean and inverse
     deviation in each picture, [C, B, groups]."""
     if x.is_cuda:
-        y = blank_like(x)
+        y = _like(x)
         return y, *kernels().group_norm(x.flatten(3), gamma, beta, groups, eps, y.flatten(3))
     parts = _parts(_wide(x), groups)
     var, mean = torch.var_mean(parts, (3, 4), correction=0)
     inverse = torch.rsqrt(var + eps)
     normal = _whole((parts - mean[..., None, None]) * inverse[..., None, None], x)
-    return blank_like(x).copy_(normal * _spread(gamma[:, None], x) + _spread(beta[:, None], x)), mean, inverse
+    return _like(x).copy_(normal * _spread(gamma[:, None], x) + _spread(beta[:, None], x)), mean, inverse
 
 
 @group_norm.register_fake
 def _(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     wide = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
     each = [x.new_empty(*x.shape[:2], groups, dtype=wide) for _ in range(2)]
-    return torch.empty_like(x), each[0], each[1]
+    return _like(x), each[0], each[1]
 
 
 @Operation
@@ -110,7 +115,7 @@ def group_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, gamma and beta."""
     if x.is_cuda:
-        dx = blank_like(x)
+        dx = _like(x)
         return dx, *kernels().group_norm_backward(g.flatten(3), x.flatten(3), gamma, mean, inverse, dx.flatten(3))
     groups = mean.shape[2]
     wide = _wide(g)
@@ -120,12 +125,12 @@ def group_norm_backward(
     own = own * gamma.unflatten(1, (groups, -1))[:, None, ..., None]
     first, second = (t.mean((3, 4), keepdim=True) for t in (own, own * normal))
     dx = _whole((own - first - normal * second) * inverse[..., None, None], x)
-    return blank_like(x).copy_(dx), dgamma.to(gamma.dtype), dbeta.to(gamma.dtype)
+    return _like(x).copy_(dx), dgamma.to(gamma.dtype), dbeta.to(gamma.dtype)
 
 
 @group_norm_backward.register_fake
 def _(g: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(x), torch.empty_like(gamma), torch.empty_like(gamma)
+    return _like(x), torch.empty_like(gamma), torch.empty_like(gamma)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unalike.nn.fast.operation import blank
+
 TILE = 64  # channels, of a tile of the result
 
 
@@ -68,7 +70,7 @@ def weight_products(
     left = lay(g, grid)
     rests = sorted({rest for _, rest in away})
     right = {first: lay(x, grid, front, stride, first) for first in product(rests, repeat=2)}
-    out = x.new_empty(c * shares, o, k, k, i)
+    out = blank(x, c * shares, o, k, k, i)
     for down, (rows, rest) in enumerate(away):
         starts = [(other, front + (rows * wide + columns) * b) for columns, other in away]
         multiply(left, [right[rest, other][:, :, n : n + grid.length] for other, n in starts], out[:, :, down])
