@@ -314,7 +314,7 @@ def test_results_are_zero_while_kernels_are_compiled_ahead(monkeypatch):
 def test_a_norm_can_write_its_pixels_as_one_line(order):
     """Channels first and last, and pixels turned: what a kernel writes to the flat result must be the result."""
     x = torch.randn(2, 3, 8, 4, 6).permute(order)
-    y = norms._like(x)
+    y = norms._like(x).zero_()
     y.flatten(3).fill_(7.0)
     assert y.shape == x.shape and (y == 7).all()
     weights = torch.randn(2, x.shape[0], x.shape[2])
