@@ -61,7 +61,8 @@ def main() -> int:
     if shares and given.processes:
         parser.error("--processes makes shares of its own: leave K/N out")
     for share in shares:
-        if not all(number.isdecimal() for number in share) or not 1 <= int(share[0]) <= int(share[-1]) <= len(METHODS):
+        numbers = [int(number) for number in share if number.isdecimal()]
+        if len(numbers) != len(share) or len(share) != 2 or not 1 <= numbers[0] <= numbers[1] <= len(METHODS):
             parser.error(f"a share is K/N, of {len(METHODS)} methods; got {'/'.join(share)}")
     if not torch.cuda.is_available():
         print("skipped: needs a CUDA device")

@@ -44,6 +44,7 @@ def test_a_number_that_is_none_is_not_near(check):
         (["pictures", "layers"], "there is no 'layers'"),
         (["methods", "3/2"], "a share is K/N"),
         (["methods", "a/2"], "a share is K/N"),
+        (["methods", "1/2/3"], "a share is K/N"),
         (["methods", "1/2", "--processes", "2"], "leave K/N out"),
     ],
 )

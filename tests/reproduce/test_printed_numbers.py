@@ -308,7 +308,8 @@ def test_what_was_not_run_is_told_from_what_has_too_few_seeds(tmp_path, monkeypa
     assert found["Sent140"][0].runs == 36 and "import" in found["Sent140"][2]
     page = overview.write([(paper, there, empty)], tmp_path / "docs").read_text()
     # the one that was run has a tenth of the printed accuracy
-    assert "prints 125 numbers. 104 of them are results (21 in their text are left out), and 1 can be judged: 0" in page
+    assert "The paper prints 125 numbers. 104 of them are results (21 in their text are left out), and " in page
+    assert "left out), and 1 can be judged: 0 reproduce, 0 are close, 0 are further" in page
     assert "1 differ. Of the others 87 were not run and 16 have no row here, 0 were run for too few" in page
     assert "\n- rFedAvg, table3 rnn/silo: 2 (the features of Sent140's model)\n" in page
     assert "| rFedAvg | MNIST | 39 | 105 | 1 h 45 min on GPU | 1 | 2 | 2 min on GPU | time |" in page

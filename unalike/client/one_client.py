@@ -424,15 +424,12 @@ class _Course:
         for start in range(0, count, block):
             end = min(start + block, count)
             index, _ = order.block(start, end)
-            rows = self.place.find(index)
+            cut = _cut(index, self.place.find(index))
             for k in range(start, end, together):
                 step_key = draws.fold(key, k) if self.one.bound.keyed or moved else None
                 some = []
                 for b in range(k, k + together):
-                    if (b - start) % PIECE == 0:  # one cut for many steps, and not a view of every step at once
-                        piece = slice(b - start, b - start + PIECE)
-                        picked, there = index[piece, 0].unbind(), rows[piece, 0].unbind()
-                    batch, at = picked[(b - start) % PIECE], there[(b - start) % PIECE]
+                    batch, at = next(cut)
                     real = n - (b % per_epoch) * order.width
                     if real < order.width:  # the last batch of a pass
                         batch, at = batch[:real], at[:real]
@@ -456,6 +453,13 @@ class _Course:
         return Batch(
             x, y, weight, self.calls, index=lambda: index, source=self.place.source(index), rows=rows, **(at or {})
         )
+
+
+def _cut(index: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each step's samples and their rows, both [steps, 1, batch]: one cut for many steps, which is quicker than
+    one for each, and not for all, whose views would fill the memory."""
+    for a in range(0, len(index), PIECE):
+        yield from zip(*(both[a : a + PIECE, 0].unbind() for both in (index, rows)), strict=True)
 
 
 # samples per slice when averaging over a whole client

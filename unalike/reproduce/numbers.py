@@ -79,16 +79,11 @@ class Numbers:
 
     def counted(self) -> list[Printed]:
         """Return the numbers of tables and figures that are results and do not follow from another number."""
-        return [one for one in self.all if one.table != "text" and one.method and one.metric not in FOLLOWS]
+        return [one for one in self.all if not _why_not(one)]
 
     def left_out(self) -> Counter[str]:
         """Return how many numbers are not counted, by what they are."""
-        counted = {id(one) for one in self.counted()}
-        others = [one for one in self.all if id(one) not in counted]
-        return Counter(
-            "in their text" if one.table == "text" else "about data" if not one.method else "that follow from others"
-            for one in others
-        )
+        return Counter(filter(None, map(_why_not, self.all)))
 
     def source(self, table: str) -> str | None:
         """Return the paper's table that one of ours repeats; None if ours only shows its numbers again."""
@@ -122,6 +117,15 @@ class Numbers:
         new, old = self.places.get("scale", {}).get(one.metric, (1, 1))
         other = None if one.other is None else one.other * new / old
         return dc.replace(one, value=one.value * new / old, other=other)
+
+
+def _why_not(one: Printed) -> str:
+    """Return why a number is not counted; "" if it is."""
+    if one.table == "text":
+        return "in their text"
+    if not one.method:
+        return "about data"
+    return "that follow from others" if one.metric in FOLLOWS else ""
 
 
 def _several(given: Any) -> list[str]:

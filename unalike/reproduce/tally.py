@@ -35,14 +35,14 @@ def tally(paper: Paper, cells: Iterable[tuple[str, Cell]]) -> list[Judged]:
     for table, cell in cells:
         one = cell.paper
         if one is not None and paper.numbers.source(table) == one.table:
-            own = readings.setdefault((one.table, one.row, one.method), {})
+            own = readings.setdefault(place(one)[:3], {})
             reading = own.setdefault((cell.row.id, cell.method), {})
             reading[one.metric] = min(cell, reading.get(one.metric, cell), key=_distance)
-    found = {place: _nearest([*own.values()]) for place, own in readings.items()}
+    found = {where: _nearest([*own.values()]) for where, own in readings.items()}
     judged, first = [], dict[tuple[Any, ...], str]()
     for one in paper.numbers.counted():
         if first.setdefault((one.row, one.method, one.metric, one.value, one.spread), one.table) == one.table:
-            reading = found.get((one.table, one.row, one.method), {})
+            reading = found.get(place(one)[:3], {})
             judged.append(Judged(one, reading.get(one.metric)))
     return judged
 

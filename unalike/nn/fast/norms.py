@@ -24,14 +24,18 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     x = x.flatten(3)
     if x.is_cuda:
         return kernels().moments(x)
-    var, mean = torch.var_mean(x.float() if x.dtype == torch.bfloat16 else x, 3, correction=0)
+    var, mean = torch.var_mean(_wide(x), 3, correction=0)
     return mean, var
 
 
 @moments.register_fake
 def _(x: Tensor) -> tuple[Tensor, Tensor]:
-    wide = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
-    return x.new_empty(x.shape[:3], dtype=wide), x.new_empty(x.shape[:3], dtype=wide)
+    wide = _wide(x)
+    return wide.new_empty(x.shape[:3]), wide.new_empty(x.shape[:3])
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.bfloat16 else x
 
 
 @Operation
@@ -104,9 +108,8 @@ def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) 
 
 @group_norm.register_fake
 def _(x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    wide = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
-    each = [x.new_empty(*x.shape[:2], groups, dtype=wide) for _ in range(2)]
-    return _like(x), each[0], each[1]
+    wide, each = _wide(x), (*x.shape[:2], groups)
+    return _like(x), wide.new_empty(each), wide.new_empty(each)
 
 
 @Operation
@@ -118,9 +121,8 @@ def group_norm_backward(
         dx = _like(x)
         return dx, *kernels().group_norm_backward(g.flatten(3), x.flatten(3), gamma, mean, inverse, dx.flatten(3))
     groups = mean.shape[2]
-    wide = _wide(g)
     normal = (_parts(_wide(x), groups) - mean[..., None, None]) * inverse[..., None, None]
-    own = _parts(wide, groups)
+    own = _parts(_wide(g), groups)
     dbeta, dgamma = (t.sum((1, -1)).flatten(1) for t in (own, own * normal))
     own = own * gamma.unflatten(1, (groups, -1))[:, None, ..., None]
     first, second = (t.mean((3, 4), keepdim=True) for t in (own, own * normal))
@@ -131,10 +133,6 @@ def group_norm_backward(
 @group_norm_backward.register_fake
 def _(g: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return _like(x), torch.empty_like(gamma), torch.empty_like(gamma)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype == torch.bfloat16 else x
 
 
 def _parts(x: Tensor, groups: int) -> Tensor:
