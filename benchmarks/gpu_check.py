@@ -9,6 +9,7 @@ It needs a CUDA device; torch, numpy and safetensors are enough.
 """
 
 import argparse
+import contextlib
 import functools
 import os
 import signal
@@ -21,12 +22,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import unalike as ua
 from unalike import testing
 from unalike.engines.batched import lockstep
 from unalike.engines.batched.captured import Captured
 from unalike.engines.sequential import Sequential
+from unalike.nn.capture import graphed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from reach import REACHING
@@ -80,13 +83,16 @@ def main() -> int:
 def side_by_side(parts: list[str], processes: int, limit: float) -> int:
     """Run parts in processes of their own; print how many comparisons held, which did not, and what did not end."""
     ends = time.time() + limit
+    # each alone would take all cores, and all of them together would wait for one another
+    each = str(max(1, (os.cpu_count() or 1) // processes))
+    alone = {**os.environ, "OMP_NUM_THREADS": each, "TORCHINDUCTOR_COMPILE_THREADS": each}
     shares = [[name, f"{k + 1}/{n}"] for name, n in SHARED.items() if name in parts for k in range(n)]
     tasks = [*shares, *([name] for name in parts if name not in SHARED)]
 
     def ran(task: list[str]) -> tuple[str, str]:
         command = [sys.executable, "-W", "ignore", __file__, *task]
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=alone
         ) as process:
             try:
                 out, _ = process.communicate(timeout=max(0.0, ends - time.time()))
@@ -157,6 +163,53 @@ class Capturing(Sequential):
         super().__init__(job)
         if job.task.device.type == "cuda":
             self.capture()
+
+
+class Looking(nn.Module):
+    """Looks at a value: no graph can be made of it."""
+
+    def forward(self, x):
+        return x if x.abs().max().item() < 1e9 else x / 10
+
+
+def failures() -> int:
+    """Captures that fail: a run goes on as on the CPU, and the process can draw and capture as before."""
+    wrong, (module, fed) = 0, testing.task("mlp")
+    module = nn.Sequential(Looking(), module)
+    for engine in ("auto", "sequential"):
+        with unittest.mock.patch.dict(ua.engines.ENGINES, {"sequential": Capturing}):
+            given = testing.settings(engine=engine, dtype="float64")
+            reference, run = (ua.simulate(module, fed, ua.Scaffold(), device=d, **given) for d in ("cpu", "cuda"))
+        move(run)
+        off = testing.difference(reference, run)
+        bad = not off <= LIMIT["float64"] or not run.engine.notes
+        wrong += bad
+        print(f"{'WRONG' if bad else 'ok':<6}looking Scaffold {engine:<11}{off:.1e} {run.engine.notes}", flush=True)
+        wrong += _mended(lambda: None, f"after {engine}")
+    x = torch.zeros(3, device="cuda")
+    wrong += _mended(lambda: x.sum().item(), "after a value was read")
+    wrong += _mended(lambda: [][0], "after an error of Python")
+    return wrong
+
+
+def _mended(work, title) -> bool:
+    """Whether this process can no longer draw, or capture into the pool of a capture of this work."""
+    device, pool, x = torch.device("cuda", 0), torch.cuda.graph_pool_handle(), torch.zeros(3, device="cuda")
+    before, problem = torch.cuda.memory_reserved(), ""
+    try:
+        for _ in range(20):
+            with contextlib.suppress(Exception):
+                graphed(lambda: (torch.ones(1 << 22, device=device), work()), device, lambda: None, pool)
+        torch.rand(3, device=device)
+        graph, _ = graphed(lambda: x.add_(1), device, lambda: None, pool)
+        graph.replay()
+        problem = "" if x.tolist() == [1, 1, 1] else f"replayed: {x.tolist()}"
+        grown = torch.cuda.memory_reserved() - before
+        problem = problem or ("" if grown < 10 << 24 else f"{grown >> 20} MB are kept")
+    except Exception as error:
+        problem = repr(error)[:300]
+    print(f"{'WRONG' if problem else 'ok':<6}{title} {problem}", flush=True)
+    return bool(problem)
 
 
 def reach() -> int:
@@ -423,10 +476,8 @@ def pictures() -> int:
         torch.randint(0, 256, (96, 3, 8, 8), dtype=torch.uint8, generator=g), (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)
     )
     models = {
-        "linear": lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 5)),
-        "cnn": lambda: torch.nn.Sequential(
-            torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(576, 5)
-        ),
+        "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 5)),
+        "cnn": lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 5)),
     }
     ways = {"eager": {"compile": False}, "early": {}, "compiled": {"compile": True}, "moved": {}}
     for name, build in models.items():
@@ -486,8 +537,8 @@ def together() -> int:
 
 
 PARTS = {
-    "operations": operations, "early": early, "one-by-one": one_by_one, "architectures": architectures,
-    "exchanges": exchanges, "pictures": pictures,
+    "operations": operations, "early": early, "one-by-one": one_by_one, "failures": failures,
+    "architectures": architectures, "exchanges": exchanges, "pictures": pictures,
     "drift": drift, "reach": reach, "methods": methods,
     "resume": resume, "together": together,
 }  # fmt: skip

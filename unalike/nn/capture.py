@@ -6,7 +6,7 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -27,14 +27,30 @@ def graphed(
         (warm or work)()
     ours.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
+    pool = torch.cuda.graph_pool_handle() if pool is None else pool
     try:
         # another thread may be compiling: what it does with the device is no part of this
         how = {"pool": pool, "stream": side, "capture_error_mode": "thread_local"}
         with torch.cuda.device(device), _nothing_collected(), torch.cuda.graph(graph, **how), quiet():
             out = work()
-    finally:
+    except BaseException:
         torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
+        _put_right(pool, device)
+        raise
     return graph, out
+
+
+def _put_right(pool: Any, device: torch.device) -> None:
+    """Mend what a failed capture leaves behind in torch: a memory pool that no other capture may use, and before torch
+    2.13 a random generator that refuses to draw until a capture has ended well."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with suppress(RuntimeError):  # the failure was Python's alone, and torch has ended the capture
+        torch.cuda.memory._cuda_endAllocateToPool(index, pool)
+        torch.cuda.memory._cuda_releasePool(index, pool)
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    trivial = torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local")
+    with torch.cuda.device(device), _nothing_collected(), trivial:
+        torch.zeros(1, device=device)
 
 
 @contextmanager
