@@ -338,6 +338,25 @@ def test_what_another_process_makes_is_waited_for(queue, tmp_path, monkeypatch):
     assert waits == [jobs.WAIT] and mine.made == 1 and done[0]["from"] == "another" and len(done) == 2
 
 
+def test_other_tables_come_before_waiting(tmp_path, monkeypatch):
+    """A run of the first table is another process's: all of the second table is made before it is waited for."""
+    file = _written(tmp_path, TINY.replace("local_models = true\n", "").replace("rounds = 40", "rounds = 2"))
+    paper, kept = define.paper(str(file)), tmp_path / "kept" / "tiny" / "results"
+    there = paper.job(paper.tables["one"].rows[0], "fedavg", 0)
+    other, theirs, waits = Shared(kept), results.Results(kept), []
+    assert other.take(there.key)
+
+    def sleep(seconds):
+        waits.append(seconds)
+        first, sweep = ((kept / f"{table}.jsonl").read_text().splitlines() for table in ("one", "sweep"))
+        assert len(waits) == 1 and len(first) == 3 and len(sweep) == 6
+        theirs.add("one", {**json.loads(first[0]), "key": there.key})
+        other.leave(there.key)
+
+    monkeypatch.setattr(jobs.time, "sleep", sleep)
+    assert go(file, "--full") == 0 and waits == [jobs.WAIT]
+
+
 def test_a_run_whose_process_ended_is_made_here(queue, tmp_path, monkeypatch):
     mine, (first, second) = queue
     other = Shared(tmp_path / "kept")

@@ -141,8 +141,12 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     )
     stopped, code = "", 0
     try:
-        for table, rows in wanted:
-            _table(args, paper, table, rows, queue)
+        # what other processes are at work on is waited for at the end, when nothing else is left to do; what is timed
+        # has the machine to itself then
+        for waits in (False, True):
+            for table, rows in wanted:
+                if waits or not table.timed:
+                    _table(args, paper, table, rows, queue, waits)
     except OutOfTime:
         stopped = f"The time is over ({args.budget}); nothing is lost. Go on with: unalike reproduce --resume"
     except KeyboardInterrupt:
@@ -170,7 +174,7 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     return code
 
 
-def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row], queue: Queue) -> None:
+def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row], queue: Queue, waits: bool) -> None:
     """Run seed by seed within a row, so that all methods can soon be compared (a tiny model's seeds run as one
     stack)."""
     jobs: list[Job] = []
@@ -183,7 +187,7 @@ def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row]
             continue
         found = _found(args, paper, table, [row], queue.results)
         jobs += [job for seed in found.seeds for m in table.methods if (job := found.job(row, m, seed))]
-    queue.make([*{job.key: job for job in jobs}.values()], table.timed)
+    queue.make([*{job.key: job for job in jobs}.values()], table.timed, waits)
 
 
 def _folders(given: list[str]) -> dict[str, str]:

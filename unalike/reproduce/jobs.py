@@ -128,9 +128,9 @@ class Queue:
     def close(self) -> None:
         self._other_processes.leave()
 
-    def make(self, jobs: Sequence[Job], timed: bool = False) -> list[Result]:
+    def make(self, jobs: Sequence[Job], timed: bool = False, waits: bool = True) -> list[Result]:
         """Return the results of all jobs whose data are available; timed: only of runs that had the machine to
-        themselves."""
+        themselves. Unless it waits, runs that other processes are at work on are left to them."""
         missing = [job for job in jobs if self.results.of(job, timed) is None]
         for job in missing:
             if self.results.of(job) is not None:
@@ -139,7 +139,8 @@ class Queue:
                 if self._beside(self.place(job)):
                     shutil.rmtree(self.place(job))
         titles = {job.key: f"[{n}/{len(jobs)}] {job.row} {job.method}" for n, job in enumerate(jobs, 1)}
-        self.runs(missing, self.data, lambda job: titles[job.key], self._keep, lambda job: self.results.of(job, timed))
+        known = functools.partial(self.results.of, timed=timed)
+        self.runs(missing, self.data, lambda job: titles[job.key], self._keep, known, waits)
         return [there for job in jobs if (there := self.results.of(job)) is not None]
 
     def runs(
@@ -149,14 +150,17 @@ class Queue:
         title: Callable[[Job], str],
         then: Callable[[Job, Any], None],
         known: Callable[[Job], Any],
+        waits: bool = True,
     ) -> None:
         """Make runs until all are `known` (have results), except those without data; runs that another process makes
-        are waited for. `then` keeps the result of a finished run (or `Diverged`). Runs that fit go into one stack; a
-        run's `then` does not wait for the others."""
+        are waited for, if it `waits`. `then` keeps the result of a finished run (or `Diverged`). Runs that fit go into
+        one stack; a run's `then` does not wait for the others."""
         waiting, kinds = [*jobs], {job.key: _kind(job) for job in jobs}
         while waiting:
             job = next((job for job in waiting if self._take(job, known)), None)
             waiting = [other for other in waiting if known(other) is None]
+            if job is None and not waits:
+                return
             if job is None and waiting:
                 self._wait(len(waiting))
             if job is None:
