@@ -1,7 +1,5 @@
 """Federated averaging in a few lines of plain PyTorch: what the engines' results are held against."""
 
-import copy
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -9,6 +7,7 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
 import unalike as ua
 from unalike.contract import Field, Method
+from unalike.nn.layers import copied
 
 ENGINES = ("sequential", "workers", "batched", "loopback")
 
@@ -78,7 +77,7 @@ def fedavg(module, fed, make_optimizer, slices, rounds=1, cohorts=None, kept=Non
 
     With a dict `kept` each client has one optimizer for the whole run. Returns the module and the last differences.
     """
-    module = copy.deepcopy(module)
+    module = copied(module)
     for t in range(rounds):
         cohort = cohorts[t] if cohorts else range(len(fed))
         start = {n: v.clone() for n, v in module.state_dict().items()}
@@ -89,7 +88,7 @@ def fedavg(module, fed, make_optimizer, slices, rounds=1, cohorts=None, kept=Non
             if kept is not None and k in kept:
                 own, optimizer = kept[k]
             else:
-                own = copy.deepcopy(module)
+                own = copied(module)
                 optimizer = make_optimizer(own.parameters(), k, t)
             own.load_state_dict(start)
             for group in optimizer.param_groups:

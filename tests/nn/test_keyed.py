@@ -158,6 +158,12 @@ DRAWING = {
     "randn": lambda: Own(lambda h: h + torch.randn(*h.shape, dtype=h.dtype)),
     "bernoulli": lambda: Own(lambda h: h * torch.bernoulli(torch.full_like(h, 0.3))),
     "bernoulli_": lambda: Own(lambda h: h * torch.empty_like(h).bernoulli_(0.3)),
+    "exponential_": lambda: Own(lambda h: h * torch.empty_like(h).exponential_(2.0)),
+    "normal": lambda: Own(lambda h: torch.normal(h, 0.5) + torch.normal(0.0, 0.1, (4,), dtype=h.dtype)),
+    "gumbel_softmax": lambda: Own(lambda h: F.gumbel_softmax(h, 0.7) + F.gumbel_softmax(h, hard=True, dim=1)),
+    "AlphaDropout": lambda: Own(nn.AlphaDropout(0.5)),
+    "FeatureAlphaDropout": lambda: Own(nn.FeatureAlphaDropout(0.5)),
+    "RReLU": lambda: Own(nn.RReLU()),
     "uniform_ and normal_": lambda: Own(lambda h: h + torch.empty_like(h).uniform_(-1, 1) * h.clone().normal_(0, 2)),
 }
 
@@ -189,6 +195,30 @@ def test_draws_have_their_laws():
     assert torch.equal(own, torch.rand(2, generator=torch.Generator().manual_seed(0)))
 
 
+def test_further_draws_have_their_laws():
+    ones, x, shares = torch.ones(20000, dtype=F64), normal(200, 100), torch.tensor([0.5, 0.3, 0.2])
+    with OwnCalls(torch.tensor(3)):
+        late, shifted = torch.empty(20000).exponential_(2.0), torch.normal(3 * ones, 0.5)
+        soft = F.gumbel_softmax(x, 0.5)
+        hard = F.gumbel_softmax(shares.log().expand(20000, 3), hard=True)
+        dropped, leaky = F.alpha_dropout(ones, 0.3, training=True), F.rrelu(-ones, 0.1, 0.5, training=True)
+        noisy = F.alpha_dropout(x, 0.3, training=True)
+        channels = F.feature_alpha_dropout(x[..., None].expand(-1, -1, 3), 0.3, training=True)
+    assert late.min() > 0 and float(late.mean()) == pytest.approx(0.5, abs=0.02)
+    assert float(late.std()) == pytest.approx(0.5, abs=0.02)
+    assert float(shifted.mean()) == pytest.approx(3, abs=0.02) and float(shifted.std()) == pytest.approx(0.5, abs=0.02)
+    torch.testing.assert_close(soft.sum(-1), ones[:200])
+    assert hard.unique().tolist() == [0, 1]
+    torch.testing.assert_close(hard.mean(0), shares, atol=0.015, rtol=0)
+    theirs = F.alpha_dropout(ones, 0.3, training=True).unique()
+    torch.testing.assert_close(dropped.unique(), theirs, atol=1e-12, rtol=0)
+    assert float((dropped > 0).double().mean()) == pytest.approx(0.7, abs=0.015)
+    for out in (noisy, channels):  # mean and variance stay
+        assert float(out.mean()) == pytest.approx(0, abs=0.04) and float(out.std()) == pytest.approx(1, abs=0.04)
+    assert all((channels[..., k] == channels[..., 0]).all() for k in (1, 2)) and noisy.unique().numel() > 10000
+    assert leaky.min() >= -0.5 and leaky.max() <= -0.1 and float(leaky.mean()) == pytest.approx(-0.3, abs=0.01)
+
+
 def test_a_model_that_draws_nothing_is_called_as_it_is():
     task = ua.model.Model(nn.Linear(3, 2))
     task.check(torch.ones(2, 3), torch.tensor([0, 1]))
@@ -200,7 +230,7 @@ def test_compiled_draws_are_the_eager_ones(monkeypatch):
     compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, **{**k, "backend": "aot_eager"}))
     fed = federation((6, 3), (5, 4))
-    for name in ("TransformerEncoderLayer", "F.dropout", "attention"):
+    for name in ("TransformerEncoderLayer", "F.dropout", "attention", "randn_like", "normal", "gumbel_softmax"):
         eager, compiled = (simulate(seeded(DRAWING[name]), fed, LOCAL, "batched", compile=c) for c in (False, True))
         assert not compiled.engine.notes
         torch.testing.assert_close(compiled.server.deltas, eager.server.deltas, atol=1e-10, rtol=0)

@@ -2,15 +2,19 @@
 
 import copy
 import functools
+import inspect
 import random
+import warnings
 
 import pytest
 import torch
 from reference import ENGINES, Each, batches, fedavg, federation, seeded, simulate, train, vector
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import unalike as ua
 from unalike.nn import recurrent
+from unalike.nn.fast import quicken
 from unalike.nn.keyed import KEY
 from unalike.nn.layers import WEIGHT, PoolingFirst, prepare
 
@@ -316,7 +320,64 @@ def test_recurrent_layers_are_torch_nn(kind, num_layers, bidirectional, bias, ba
         torch.testing.assert_close(two.grad, one.grad, atol=1e-11, rtol=0)
 
 
+CELLS = {
+    "LSTM": nn.LSTMCell,
+    "GRU": nn.GRUCell,
+    "RNN": nn.RNNCell,
+    "ReLU": functools.partial(nn.RNNCell, nonlinearity="relu"),
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("kind", CELLS)
+def test_recurrent_cells_are_torch_nn(kind, bias, given):
+    layer = seeded(lambda: CELLS[kind](3, 4, bias=bias))
+    pure = prepare(layer, pure=True)
+    assert type(pure) is recurrent.CELLS[type(layer)] and type(prepare(layer, pure=False)) is type(layer)
+    draw = torch.Generator().manual_seed(0)
+    x, h, c = (torch.randn(5, n, generator=draw, dtype=torch.float64) for n in (3, 4, 4))
+    state = ((h, c) if kind == "LSTM" else h) if given else None
+    for parts in (lambda t: t, lambda t: t[0]):  # a batch, and a single sample
+        hx = tuple(map(parts, state)) if isinstance(state, tuple) else None if state is None else parts(state)
+        expected, got = layer(input=parts(x), hx=hx), pure(input=parts(x), hx=hx)
+        torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+    for out in (expected, got):
+        (out[0].sin().sum() + out[-1].cos().sum()).backward()
+    for one, two in zip(layer.parameters(), pure.parameters(), strict=True):
+        torch.testing.assert_close(two.grad, one.grad, atol=1e-11, rtol=0)
+
+
+class Cells(nn.Module):
+    """A loop over a cell, as one writes it, and a head that is called by keyword."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.cell, self.out = kind(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        state = None
+        for t in range(x.shape[1]):
+            state = self.cell(x[:, t], state)
+        return self.out(input=state[0] if isinstance(state, tuple) else state)
+
+
+def old_weight_norm():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated, and many use it
+        conv, linear = nn.utils.weight_norm(nn.Conv1d(3, 4, 2)), nn.utils.weight_norm(nn.Linear(12, 3))
+    return nn.Sequential(conv, nn.Tanh(), nn.Flatten(), linear)
+
+
+def new_weight_norm():
+    return nn.Sequential(weight_norm(nn.Conv1d(3, 4, 2)), nn.Tanh(), nn.Flatten(), weight_norm(nn.Linear(12, 3)))
+
+
 MODELS = {
+    "LSTMCell": (lambda: Cells(nn.LSTMCell), (4, 3)),
+    "GRUCell": (lambda: Cells(nn.GRUCell), (4, 3)),
+    "weight_norm": (new_weight_norm, (3, 4)),
+    "weight_norm, old": (old_weight_norm, (3, 4)),
     "LSTM": (lambda: Recurrent(0.0), (4, 3)),
     "GRU": (lambda: Recurrent(0.0, nn.GRU), (4, 3)),
     "GroupNorm": (
@@ -340,6 +401,80 @@ def test_models_train_as_in_torch(name, engine):
     run = simulate(seeded(make), fed, STORED, engine)
     torch.testing.assert_close(run.server.deltas, deltas, atol=1e-10, rtol=0)
     torch.testing.assert_close(vector(run.model), vector(module), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("make", [old_weight_norm, new_weight_norm])
+def test_layers_with_weights_of_their_own_are_whole(make):
+    """What a layer's weight is computed from belongs to the layer: to the head, and to the last layers."""
+    task = ua.model.Model(make())
+    layout = task.layout
+    assert task.head == "3" and layout.head_size == 3 * 12 + 3 + 3
+    names = [name for name, *_ in layout.places]
+    for part, layer in (("head", "3."), ("last 1", "3."), ("first 1", "0."), ("body", "0.")):
+        assert [n for n, inside in zip(names, layout.chosen(part), strict=True) if inside] == [
+            n for n in names if n.startswith(layer)
+        ]
+    inner = next(name for name, _ in task.module.named_modules() if name.startswith("3")).split(".")[0]
+    assert ua.model.Model(make(), head=inner).head == "3"
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_weight_norm_is_torch_nn(dim):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = [norm(nn.Linear(3, 4), dim=dim).double() for norm in (nn.utils.weight_norm, weight_norm)]
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for layer in made:
+        pure = prepare(layer, pure=True)
+        gradients = []
+        for one in (layer, pure):
+            with torch.no_grad():
+                for k, p in enumerate(one.parameters()):
+                    p.copy_((1 + k) * torch.arange(1.0, 1 + p.numel()).reshape(p.shape).cos())
+            gradients.append(torch.autograd.grad(one(x).sin().sum(), [*one.parameters()]))
+        torch.testing.assert_close(pure(x), layer(x), atol=1e-12, rtol=0)
+        torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
+
+
+def test_a_stack_of_normed_weights_takes_no_loop_over_clients():
+    for make in (old_weight_norm, new_weight_norm):
+        pure, x = prepare(make().double(), pure=True), torch.randn(2, 5, 3, 4, dtype=torch.float64)
+        values = {name: torch.stack([p.detach(), 2 * p.detach()]) for name, p in pure.named_parameters()}
+        loss = lambda values, x: torch.func.functional_call(pure, values, (x,)).sum()  # noqa: B023, E731
+        torch._C._functorch._set_vmap_fallback_warning_enabled(True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.func.vmap(torch.func.grad(loss))(values, x)
+
+
+def test_a_weight_normed_lstm_trains_as_in_torch():
+    def make():
+        module = Recurrent(0.0)
+        weight_norm(module.recurrent, "weight_hh_l0")
+        return module
+
+    fed = federation(SIZES, (4, 3))
+    _, deltas = fedavg(seeded(make), fed, sgd, passes(SIZES))
+    torch.testing.assert_close(simulate(seeded(make), fed, STORED).server.deltas, deltas, atol=1e-10, rtol=0)
+
+
+REPLACED = [
+    nn.Linear(2, 2), nn.Dropout(0.1), nn.Dropout2d(0.1), nn.Sequential(), nn.GroupNorm(1, 2), nn.BatchNorm2d(2),
+    nn.ConvTranspose2d(2, 2, 2, 2), nn.Conv2d(4, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1, groups=32),
+    nn.LSTM(2, 2), nn.GRU(2, 2), nn.RNN(2, 2), nn.LSTMCell(2, 2), nn.GRUCell(2, 2), nn.RNNCell(2, 2),
+    nn.MultiheadAttention(2, 1), nn.AdaptiveAvgPool2d(1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", REPLACED, ids=lambda layer: type(layer).__name__)
+def test_layers_can_be_called_by_keyword(layer):
+    """Whatever stands in for a layer names its arguments as torch does."""
+    names = [*inspect.signature(type(layer).forward).parameters]
+    for pure in (False, True):
+        other = prepare(nn.Sequential(nn.Conv2d(4, 32, 3, padding=1), layer), pure)
+        for kinds in ((), ("alone", "depthwise", "norms")):
+            quicken(other, frozenset(kinds if pure else ()))
+            assert [*inspect.signature(type(other[1]).forward).parameters] == names
 
 
 # ---- frozen and tied weights
@@ -415,8 +550,6 @@ def between(layer):
 @pytest.mark.parametrize(
     "layer,words",
     [
-        (nn.AlphaDropout(0.1), "Layer '1' is AlphaDropout"),
-        (nn.FeatureAlphaDropout(0.1), "Layer '1' is FeatureAlphaDropout"),
         (nn.SyncBatchNorm(4), "Layer '1' is SyncBatchNorm"),
         (nn.BatchNorm1d(4, momentum=None), "Layer '1' has momentum=None"),
         (nn.BatchNorm1d(4, track_running_stats=False), "Layer '1' has no running statistics"),

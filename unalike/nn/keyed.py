@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -198,14 +199,13 @@ class OwnCalls(TorchFunctionMode):
 
 
 def _dropout(mode: OwnCalls, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor | None:
-    return _dropped(mode, x, tuple(x.shape), p, training, inplace)
+    return _dropped(mode, x, _whole(x), p, training, inplace)
 
 
 def _channel_dropout(
     mode: OwnCalls, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor | None:
-    shape = (*x.shape[:2], *([1] * (x.dim() - 2)))
-    return _dropped(mode, x, shape, p, training, inplace)
+    return _dropped(mode, x, _channels(x), p, training, inplace)
 
 
 def _dropped(mode: OwnCalls, x: Tensor, shape: tuple[int, ...], p: float, train: bool, inplace: bool) -> Tensor | None:
@@ -217,6 +217,11 @@ def _dropped(mode: OwnCalls, x: Tensor, shape: tuple[int, ...], p: float, train:
 
 def _uniform_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
     return draws.whole_of(bits).to(dtype) / (1 << 24)
+
+
+def _exponential_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the exponentially distributed numbers that these bits hold: none is zero or infinite."""
+    return -torch.log((draws.whole_of(bits).to(torch.float64) + 0.5) / (1 << 24)).to(dtype)
 
 
 def _new(law: Callable[[Tensor, torch.dtype], Tensor]) -> Callable[..., Tensor | None]:
@@ -266,6 +271,69 @@ def _normal_(mode: OwnCalls, x: Tensor, mean: float = 0.0, std: float = 1.0, *, 
     return x.copy_(mean + std * draws.normal_of(placed(mode.next_key(), tuple(x.shape)), x.dtype))
 
 
+def _exponential_(mode: OwnCalls, x: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tensor | None:
+    if generator is not None:
+        return None
+    return x.copy_(_exponential_of(placed(mode.next_key(), tuple(x.shape)), x.dtype) / lambd)
+
+
+def _normal(mode: OwnCalls, mean: Any, std: Any = 1.0, size: Any = None, **more: Any) -> Tensor | None:
+    if more.get("generator") is not None or more.get("out") is not None:
+        return None
+    given = [t for t in (mean, std) if isinstance(t, Tensor)]
+    shape = torch.broadcast_shapes(*(t.shape for t in given)) if size is None else tuple(size)
+    dtype = more.get("dtype") or (given[0].dtype if given else torch.get_default_dtype())
+    values = mean + std * draws.normal_of(placed(mode.next_key(), tuple(shape)), dtype)
+    return values if more.get("device") is None else values.to(more["device"])
+
+
+def _gumbel_softmax(
+    mode: OwnCalls, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Tensor:
+    drawn = _exponential_of(placed(mode.next_key(), tuple(logits.shape)), logits.dtype)
+    soft = ((logits - drawn.log()) / tau).softmax(dim)
+    if not hard:
+        return soft
+    best = torch.zeros_like(soft).scatter(dim, soft.argmax(dim, keepdim=True), 1.0)
+    return best - soft.detach() + soft
+
+
+def _rrelu(
+    mode: OwnCalls, x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Tensor | None:
+    if not training:
+        return None
+    slope = lower + (upper - lower) * _uniform_of(placed(mode.next_key(), tuple(x.shape)), x.dtype)
+    out = torch.where(x > 0, x, slope * x)
+    return x.copy_(out) if inplace else out
+
+
+def _alpha(shape: Callable[[Tensor], tuple[int, ...]]) -> Callable[..., Tensor | None]:
+    """Return a function that answers a dropout for SELU: what it drops gets SELU's lower limit, and all is scaled so
+    that mean and variance stay. shape: of the mask."""
+    limit = 1.7580993408473766
+
+    def answer(
+        mode: OwnCalls, x: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+    ) -> Tensor | None:
+        if not training or p == 0 or p == 1:
+            return None
+        keep = (draws.whole_of(placed(mode.next_key(), shape(x))) >= round(p * (1 << 24))).to(x.dtype)
+        scale = ((limit**2 * p + 1) * (1 - p)) ** -0.5
+        out = scale * (x * keep + limit * (keep - 1 + p))
+        return x.copy_(out) if inplace else out
+
+    return answer
+
+
+def _whole(x: Tensor) -> tuple[int, ...]:
+    return tuple(x.shape)
+
+
+def _channels(x: Tensor) -> tuple[int, ...]:
+    return *x.shape[:2], *([1] * (x.dim() - 2))
+
+
 ANSWERS: dict[Any, Callable[..., Tensor | None]] = {
     F.dropout: _dropout,
     torch.dropout: _dropout,
@@ -278,4 +346,18 @@ ANSWERS: dict[Any, Callable[..., Tensor | None]] = {
     torch.Tensor.bernoulli_: _bernoulli_,
     torch.Tensor.uniform_: _uniform_,
     torch.Tensor.normal_: _normal_,
+    torch.Tensor.exponential_: _exponential_,
+    torch.normal: _normal,
+    F.gumbel_softmax: _gumbel_softmax,
+    **dict.fromkeys((F.rrelu, torch.rrelu), _rrelu),
+    **dict.fromkeys((F.alpha_dropout, torch.alpha_dropout), _alpha(_whole)),
+    **dict.fromkeys((F.feature_alpha_dropout, torch.feature_alpha_dropout), _alpha(_channels)),
 }
+
+
+def show_compiler() -> None:
+    """Have the compiler ask `OwnCalls` about calls that it would make itself (torch 2.13: `randn_like` and others)."""
+    from torch._dynamo.variables import torch as known
+
+    with suppress(AttributeError):
+        known.get_overridable_functions().update(ANSWERS)

@@ -17,8 +17,10 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from unalike.errors import EngineRefused, UnalikeError
 from unalike.nn.keyed import KEY, KeyedAttention, layer_mask
+from unalike.nn.layout import layer_of
 from unalike.nn.linear import DirectLinear, better
-from unalike.nn.recurrent import PURE, Unrolled
+from unalike.nn.normed import make_plain
+from unalike.nn.recurrent import CELLS, PURE, Unrolled
 
 # the buffer in which a step passes its sample weights
 WEIGHT = "_unalike_weight"
@@ -27,39 +29,39 @@ WEIGHT = "_unalike_weight"
 class CounterDropout(nn.Dropout):
     """nn.Dropout with a mask that is a function of (seed, round, client, step, layer)."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.p == 0:
-            return x
-        return x * layer_mask(self, x, self.p, tuple(x.shape))
+            return input
+        return input * layer_mask(self, input, self.p, tuple(input.shape))
 
 
 class CounterChannelDropout(nn.Dropout2d):
     """nn.Dropout1d/2d/3d likewise: whole channels of [batch, channels, ...]."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.p == 0:
-            return x
-        mask = layer_mask(self, x, self.p, tuple(x.shape[:2]))
-        return x * mask.reshape(*mask.shape, *([1] * (x.dim() - 2)))
+            return input
+        mask = layer_mask(self, input, self.p, tuple(input.shape[:2]))
+        return input * mask.reshape(*mask.shape, *([1] * (input.dim() - 2)))
 
 
 class PoolingFirst(nn.Sequential):
     """nn.Sequential that takes the maximum of a pooling before the ReLU ahead of it: the same numbers and gradients to
     the bit, and the ReLU has a quarter of the work. Its layers are seen in their usual order."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         waiting: nn.Module | None = None
         for layer in self:
             if waiting is not None:
                 if isinstance(layer, nn.MaxPool2d) and not layer.return_indices and not _hooked(layer):
-                    x, waiting = torch.relu_(layer(x)), None
+                    input, waiting = torch.relu_(layer(input)), None
                     continue
-                x, waiting = waiting(x), None
+                input, waiting = waiting(input), None
             if type(layer) is nn.ReLU and not _hooked(layer):
                 waiting = layer
             else:
-                x = layer(x)
-        return x if waiting is None else waiting(x)
+                input = layer(input)
+        return input if waiting is None else waiting(input)
 
 
 def _hooked(layer: nn.Module) -> bool:
@@ -75,10 +77,10 @@ class LoneBatchNorm(_BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         self._unalike_kind._check_input_dim(self, input)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and x.dim() > 1 and x.numel() == x.shape[1]:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        return super().forward(x)
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training and input.dim() > 1 and input.numel() == input.shape[1]:
+            return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(input)
 
 
 class PureBatchNorm(LoneBatchNorm):
@@ -88,22 +90,22 @@ class PureBatchNorm(LoneBatchNorm):
     running_mean: Tensor
     running_var: Tensor
 
-    def forward(self, x: Tensor) -> Tensor:
-        self._check_input_dim(x)
-        shape = [1, -1] + [1] * (x.dim() - 2)
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        shape = [1, -1] + [1] * (input.dim() - 2)
         mean, var = self.running_mean, self.running_var
         if self.training:
             weight = getattr(self, WEIGHT)
-            dims = [0, *range(2, x.dim())]
-            positions = x[0, 0].numel()
-            w = weight.reshape(-1, *([1] * (x.dim() - 1))) / positions  # weights sum to one over the real samples
-            own_mean = (x * w).sum(dims)
-            own_var = ((x - own_mean.reshape(shape)).square() * w).sum(dims)
+            dims = [0, *range(2, input.dim())]
+            positions = input[0, 0].numel()
+            w = weight.reshape(-1, *([1] * (input.dim() - 1))) / positions  # weights sum to one over the real samples
+            own_mean = (input * w).sum(dims)
+            own_var = ((input - own_mean.reshape(shape)).square() * w).sum(dims)
             count = (weight > 0).sum() * positions
             many = (count > 1).to(own_var.dtype)
             mean, var = many * own_mean + (1 - many) * mean, many * own_var + (1 - many) * var
             self.update_statistics(own_mean.detach(), own_var.detach(), count, many)
-        y = (x - mean.reshape(shape)) * torch.rsqrt(var.reshape(shape) + self.eps)
+        y = (input - mean.reshape(shape)) * torch.rsqrt(var.reshape(shape) + self.eps)
         if self.weight is not None:
             y = y * self.weight.reshape(shape) + self.bias.reshape(shape)
         return y
@@ -120,8 +122,8 @@ class SafeGroupNorm(nn.GroupNorm):
     """GroupNorm, also of what the model was given: with its channels last and no gradient of its own PyTorch's backward
     pass ends the process on a CPU (torch 2.13)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x if x.requires_grad else x.contiguous())
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input if input.requires_grad else input.contiguous())
 
 
 class DirectEncoder(nn.TransformerEncoder):
@@ -153,11 +155,11 @@ class Enlarging(nn.ConvTranspose2d):
     """A transposed convolution whose windows do not overlap, as a product for each pixel: in a stack, cuDNN would take
     one client after another."""
 
-    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        if x.dim() != 4 or output_size is not None:
-            return super().forward(x, output_size)
-        (b, _, h, w), (high, wide) = x.shape, self.kernel_size
-        y = (x.movedim(1, -1) @ self.weight.flatten(1)).unflatten(-1, (self.out_channels, high, wide))
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        if input.dim() != 4 or output_size is not None:
+            return super().forward(input, output_size)
+        (b, _, h, w), (high, wide) = input.shape, self.kernel_size
+        y = (input.movedim(1, -1) @ self.weight.flatten(1)).unflatten(-1, (self.out_channels, high, wide))
         y = y.permute(0, 3, 1, 4, 2, 5).reshape(b, self.out_channels, h * high, w * wide)
         return y if self.bias is None else y + self.bias[:, None, None]
 
@@ -169,14 +171,27 @@ class Enlarging(nn.ConvTranspose2d):
         return layer.kernel_size == layer.stride and not any((*layer.padding, *layer.output_padding))
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """Return a deep copy of a module."""
+    return copy.deepcopy(module, computed(module))
+
+
+def computed(module: nn.Module) -> dict[int, Any]:
+    """Return copies of the tensors that layers have computed from their weights and keep, as `weight_norm` does, in the
+    form that `deepcopy` takes: by itself it refuses to copy them."""
+    kept = (value for layer in module.modules() for value in vars(layer).values())
+    tensors = (t for value in kept for t in (value if isinstance(value, list) else [value]))
+    return {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
+
+
 def prepare(module: nn.Module, pure: bool) -> nn.Module:
     """Return a copy of a module for an engine. pure: it will be called through `functional_call`, perhaps under
     `vmap`."""
-    module = copy.deepcopy(module)
+    module = copied(module)
     for index, (name, layer) in enumerate(module.named_modules()):
         kind = type(layer)
-        if kind in (nn.AlphaDropout, nn.FeatureAlphaDropout):
-            raise UnalikeError(f"Layer {name!r} is {kind.__name__}, which has no counter-based form: use nn.Dropout.")
+        if pure:
+            make_plain(layer)
         if isinstance(layer, nn.SyncBatchNorm):
             raise UnalikeError(f"Layer {name!r} is SyncBatchNorm: use nn.BatchNorm, each client has its own.")
         if isinstance(layer, _BatchNorm):
@@ -201,6 +216,8 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
             layer.__class__ = KeyedAttention
         elif kind in DIRECT:
             layer.__class__ = DIRECT[kind]
+        elif kind in CELLS and pure:
+            layer.__class__ = CELLS[kind]
         elif isinstance(layer, nn.TransformerEncoderLayer) and pure:
             # otherwise evaluation takes a kernel that cannot be stacked
             layer.activation_relu_or_gelu = 0
@@ -273,6 +290,4 @@ def norm_names(module: nn.Module) -> frozenset[str]:
     """Return the names of the parameters of normalisation layers."""
     kinds = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
     owners = [name for name, layer in module.named_modules() if isinstance(layer, kinds)]
-    return frozenset(
-        name for name, _ in module.named_parameters() if any(name.rpartition(".")[0] == owner for owner in owners)
-    )
+    return frozenset(name for name, _ in module.named_parameters() if layer_of(name) in owners)

@@ -131,13 +131,13 @@ class Layout:
         if part == "norm":
             return [name in self.norms for name in names]
         if counted := re.fullmatch(r"(first|last) ([1-9]\d*)", part):
-            layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+            layers = list(dict.fromkeys(map(layer_of, names)))
             count = int(counted[2])
             some = layers[:count] if counted[1] == "first" else layers[-count:]
-            return [name.rpartition(".")[0] in some for name in names]
+            return [layer_of(name) in some for name in names]
         inside = [name == part or name.startswith(part + ".") for name in names]
         if not any(inside):
-            named = filter(None, dict.fromkeys(name.rpartition(".")[0] for name in names))
+            named = filter(None, dict.fromkeys(map(layer_of, names)))
             known = ["head", "body", "norm", "first 2", "last 2", *named]
             raise UnalikeError(f"The model has no part {part!r}.{did_you_mean(part, known)}")
         return inside
@@ -197,13 +197,27 @@ class Layout:
 def find_head(module: nn.Module, head: str | None) -> str:
     """Return the head's name: the given one (checked), else the last layer with trainable weights."""
     layers = {
-        name: m for name, m in module.named_modules() if any(p.requires_grad for p in m.parameters(recurse=False))
+        _owner(name): m
+        for name, m in module.named_modules()
+        if any(p.requires_grad for p in m.parameters(recurse=False))
     }
     if head is not None:
         known = {name for name, _ in module.named_modules()}
         if head not in known:
             raise UnalikeError(f"The model has no layer {head!r} to be its head.{did_you_mean(head, layers)}")
-        return head
+        return _owner(head)
     if not layers:
         raise UnalikeError("The model has no trainable weights: nothing could be learned or sent.")
     return list(layers)[-1]
+
+
+def layer_of(parameter: str) -> str:
+    """Return the name of the layer that a parameter belongs to."""
+    return _owner(parameter.rpartition(".")[0])
+
+
+def _owner(module: str) -> str:
+    """Return the name of the layer whose weights a module of this name holds: `weight_norm` and others of torch's
+    parametrizations keep them in modules of their own, which the model's forward does not call."""
+    parts = module.split(".")
+    return ".".join(parts[: parts.index("parametrizations")]) if "parametrizations" in parts else module

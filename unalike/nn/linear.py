@@ -60,13 +60,13 @@ class _Linear(torch.autograd.Function):
 class DirectLinear(nn.Linear):
     """nn.Linear that multiplies with oneDNN where that is faster."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         # the cheapest question first: most layers are small
-        if x.numel() * self.out_features < PRODUCTS or not self._fits(x):
-            return F.linear(x, self.weight, self.bias)
-        rows = x.numel() // self.in_features
-        out: Tensor = _Linear.apply(x.reshape(rows, -1), self.weight, self.bias)
-        return out.reshape(*x.shape[:-1], -1)
+        if input.numel() * self.out_features < PRODUCTS or not self._fits(input):
+            return F.linear(input, self.weight, self.bias)
+        rows = input.numel() // self.in_features
+        out: Tensor = _Linear.apply(input.reshape(rows, -1), self.weight, self.bias)
+        return out.reshape(*input.shape[:-1], -1)
 
     def _fits(self, x: Tensor) -> bool:
         """Return whether oneDNN's way is for such an input; of a wrong one PyTorch's error says what is wrong."""

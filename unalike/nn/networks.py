@@ -47,7 +47,7 @@ class Network:
     def copy(self) -> Network:
         """Return a copy with its own module: a module may be called by only one thread at a time."""
         other = copy.copy(self)
-        other.module = copy.deepcopy(self.module)
+        other.module = layers.copied(self.module)
         return other
 
     def __call__(

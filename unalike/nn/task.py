@@ -89,7 +89,7 @@ class Task:
             raise UnalikeError("The model has lazy layers without a shape yet: call the model once on a batch before.")
         if buffers not in BUFFER_POLICIES:
             raise unknown("buffer policy", buffers, BUFFER_POLICIES)
-        self.module = copy.deepcopy(module).to(device=device, dtype=dtype)
+        self.module = layers.copied(module).to(device=device, dtype=dtype)
         self.device, self.dtype, self.precision, self.buffer_policy = (torch.device(device), dtype, precision, buffers)
         self.head = find_head(module, head)
         trained = ((n, p.shape) for n, p in self.module.named_parameters() if p.requires_grad)
@@ -164,7 +164,7 @@ class Task:
         if number == 0:
             return self.start
         # on the CPU, so that draws do not depend on the device
-        module = copy.deepcopy(self.module).cpu()
+        module = layers.copied(self.module).cpu()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(draws.key(seed, "init", number) & 0xFFFFFFFF)
             for layer in module.modules():
@@ -462,16 +462,16 @@ class _Copy:
         self.bf16 = task.precision == "bf16"
         self._caught: list[Tensor] | None = None
         self._training: bool | None = None
-        self.module.get_submodule(task.head).register_forward_pre_hook(self._catch)
+        self.module.get_submodule(task.head).register_forward_pre_hook(self._catch, with_kwargs=True)
 
     @property
     def keyed(self) -> bool:
         """Return whether a call in training draws random numbers, so that it needs a key."""
         return bool(self._keyed) or "draws" in self.task.own_calls
 
-    def _catch(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def _catch(self, _: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
         if self._caught is not None:
-            self._caught.append(args[0])
+            self._caught.append(next(iter((*args, *named.values()))))
 
     def set_training(self, train: bool) -> None:
         """Set training or evaluation mode; frozen BatchNorm stays in evaluation, and recurrent layers (whose modes are
@@ -536,7 +536,8 @@ class FunctionalModule(_Copy):
         """Return a copy with all its fast layers."""
         from unalike.nn.fast import quicken
 
-        pure = copy.deepcopy(self, {id(self.task): self.task})  # a module is called by one thread at a time
+        # a module is called by one thread at a time
+        pure = copy.deepcopy(self, {id(self.task): self.task, **layers.computed(self.module)})
         pure.fast += quicken(pure.module, self.slow_to_make)
         pure.slow_to_make = frozenset()
         return pure

@@ -35,6 +35,7 @@ from unalike.messages.check import check_allowed, reply_fields
 from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
 from unalike.metrics.names import Number, directions, numbers, score_in, scores
+from unalike.nn.layers import copied
 from unalike.nn.task import BoundModule, Task, cross_entropy
 from unalike.run.arrivals import Arrivals, check_together
 from unalike.run.callbacks import Callback
@@ -733,7 +734,7 @@ class Run:
     def module_with(self, vector: Tensor, buffers: Tensor, architecture: str | None = None) -> nn.Module:
         """Return a copy of the module with these weights and statistics; `eval()` is set."""
         task = self.task if architecture is None else self.tasks[architecture]
-        module = copy.deepcopy(task.module)
+        module = copied(task.module)
         tensors = task.layout.views(vector)
         tensors |= task.buffer_layout.views(buffers) if task.buffer_layout.size else {}
         with torch.no_grad():

@@ -19,6 +19,7 @@ import torch
 
 from unalike.engines.batched.graphs import compiler_switches
 from unalike.errors import EngineRefused, first_line
+from unalike.nn.layers import computed
 from unalike.nn.numerics import search_convolutions
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class Compilation:
         self.step: Step | None = None
         self.error = ""
         self.layers = bool(step.pure.slow_to_make)
-        pure = copy.deepcopy(step.pure, {id(step.task): step.task})  # a module is called by one thread at a time
+        # a module is called by one thread at a time
+        pure = copy.deepcopy(step.pure, {id(step.task): step.task, **computed(step.pure.module)})
         work = self._quicker if self.layers else self._compiled
         self._thread = threading.Thread(target=self._work, args=(work, step, pure, moving, course), daemon=True)
         _running.add(self)

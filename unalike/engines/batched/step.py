@@ -26,6 +26,7 @@ from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, pre
 from unalike.engines.batched.recorded import Recorder
 from unalike.errors import UnalikeError, first_line
 from unalike.nn.capture import capturing, quiet
+from unalike.nn.keyed import show_compiler
 from unalike.nn.task import FunctionalModule, Task, stacked_gradient
 from unalike.training import LocalTraining, Order, augment, bare, update
 
@@ -131,6 +132,8 @@ class Step:
         self.recorder = Recorder() if self.mode == "compiled" and not early else None
         if compile:
             with quiet():
+                if not early:
+                    show_compiler()
                 if not early and "unalike.nn.fast" in sys.modules:
                     sys.modules["unalike.nn.fast"].tell_compiler()
                 made = self._step, self._step_at, self._steps_at

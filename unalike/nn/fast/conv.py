@@ -101,14 +101,14 @@ class Conv(nn.Conv2d):
     """A convolution of a stack. Its result has the shape that PyTorch gives it and lies with its channels last, which
     the layers behind it keep: the next convolution turns nothing."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        wider = -x.shape[1] % 8  # the kernel reads eight channels at a time
-        x, lines = x.permute(0, 2, 3, 1), self.weight.permute(0, 2, 3, 1)
+    def forward(self, input: Tensor) -> Tensor:
+        wider = -input.shape[1] % 8  # the kernel reads eight channels at a time
+        input, lines = input.permute(0, 2, 3, 1), self.weight.permute(0, 2, 3, 1)
         if wider:
-            x, lines = F.pad(x, (0, wider)), F.pad(lines, (0, wider))
+            input, lines = F.pad(input, (0, wider)), F.pad(lines, (0, wider))
         # in order here and not by the operation, so that a compiler does it along with a cast; the weights lie in order
         # already (`turned`), clients apart
-        (y,) = _apply(x.contiguous()[None], lines[None], self.stride[0], zeros_around(self))
+        (y,) = _apply(input.contiguous()[None], lines[None], self.stride[0], zeros_around(self))
         # the bias is no part of the operation: it and its gradient belong to the loops of the layers behind
         y = y.squeeze(0)  # (the gradient of `y[0]` would be written once more)
         return (y if self.bias is None else y + self.bias).permute(0, 3, 1, 2)
@@ -118,8 +118,8 @@ class MeanPool(nn.AdaptiveAvgPool2d):
     """The mean over each picture. PyTorch's own sets the strides of its result where channels lie last, which `vmap`
     would do client by client."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean((-2, -1), keepdim=True)
+    def forward(self, input: Tensor) -> Tensor:
+        return input.mean((-2, -1), keepdim=True)
 
 
 def zeros_around(conv: nn.Conv2d) -> int:

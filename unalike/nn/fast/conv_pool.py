@@ -105,17 +105,17 @@ def _apply_conv(x: Tensor, lines: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]
 class ConvPool(nn.Conv2d):
     """A convolution that includes the ReLU and the pooling that follow it."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         pad = self.padding[0]
-        wider = -x.shape[1] % 4  # the kernel reads four channels at a time
-        x = x.permute(0, 2, 3, 1)
+        wider = -input.shape[1] % 4  # the kernel reads four channels at a time
+        input = input.permute(0, 2, 3, 1)
         if pad or wider:
-            x = F.pad(x, (0, wider, *(int(pad),) * 4))
+            input = F.pad(input, (0, wider, *(int(pad),) * 4))
         # turned here and not by the operation, so that a compiler does it along with a cast
         lines = self.weight.permute(2, 3, 1, 0)
         lines = F.pad(lines, (0, 0, 0, wider)) if wider else lines.contiguous()
         bias = self.bias if self.bias is not None else lines.new_zeros(lines.shape[-1])
-        y, _ = _apply_conv(x[None], lines[None], bias[None])
+        y, _ = _apply_conv(input[None], lines[None], bias[None])
         return y.squeeze(0).permute(0, 3, 1, 2)
 
 

@@ -61,9 +61,9 @@ class DepthwiseConv(nn.Conv2d):
     """A convolution of each channel by itself. Its result lies with its channels last, which the layers behind it
     keep."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        x, lines = x.permute(0, 2, 3, 1).contiguous(), self.weight[:, 0].permute(1, 2, 0).contiguous()
-        (y,) = _apply(x[None], lines[None], self.stride[0], zeros_around(self))
+    def forward(self, input: Tensor) -> Tensor:
+        input, lines = input.permute(0, 2, 3, 1).contiguous(), self.weight[:, 0].permute(1, 2, 0).contiguous()
+        (y,) = _apply(input[None], lines[None], self.stride[0], zeros_around(self))
         y = y.squeeze(0)  # (the gradient of `y[0]` would be written once more)
         return (y if self.bias is None else y + self.bias).permute(0, 3, 1, 2)
 

@@ -231,25 +231,25 @@ def _factors(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:
 class FastGroupNorm(nn.GroupNorm):
     """GroupNorm of pictures in any layout; PyTorch's own copies those with their channels last."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dim() < 3:
-            return super().forward(x)
-        y, *_ = _apply_group_norm(x[None], *_factors(self, x), self.num_groups, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        if input.dim() < 3:
+            return super().forward(input)
+        y, *_ = _apply_group_norm(input[None], *_factors(self, input), self.num_groups, self.eps)
         return y.squeeze(0)
 
 
 class FastBatchNorm(PureBatchNorm):
     """BatchNorm with sample weights."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or x.dim() < 3:
-            return super().forward(x)
-        self._check_input_dim(x)
-        weight, mean, var, positions = getattr(self, WEIGHT), self.running_mean, self.running_var, x[0, 0].numel()
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or input.dim() < 3:
+            return super().forward(input)
+        self._check_input_dim(input)
+        weight, mean, var, positions = getattr(self, WEIGHT), self.running_mean, self.running_var, input[0, 0].numel()
         count = (weight > 0).sum() * positions
         many = (count > 1).to(var.dtype)
         y, own_mean, own_var, *_ = _apply_batch_norm(
-            x[None], *_factors(self, x), weight[None], many[None], mean[None], var[None], self.eps
+            input[None], *_factors(self, input), weight[None], many[None], mean[None], var[None], self.eps
         )
         self.update_statistics(own_mean[0], own_var[0], count, many)
         return y.squeeze(0)
