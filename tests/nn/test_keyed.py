@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import grad, vmap
 
 import unalike as ua
-from unalike.nn.keyed import KEY, KeyedAttention, OwnCalls, attention
+from unalike.nn.keyed import KEY, KeyedAttention, OwnCalls, attention, show_compiler
 from unalike.nn.layers import prepare
 
 SIZES = (7, 4, 11)  # with batches of 3: last batches of one, one and two
@@ -223,6 +223,17 @@ def test_a_model_that_draws_nothing_is_called_as_it_is():
     task = ua.model.Model(nn.Linear(3, 2))
     task.check(torch.ones(2, 3), torch.tensor([0, 1]))
     assert not task.own_calls and not task.live().keyed
+
+
+def test_the_compiler_asks_about_all_draws():
+    def draw(x, key):
+        with OwnCalls(key):
+            return torch.randn_like(x) + torch.rand_like(x) + torch.normal(x, 1.0)
+
+    show_compiler()
+    x, key = normal(3, 4), torch.tensor(7)
+    compiled = torch.compile(draw, backend="eager", fullgraph=True)(x, key)
+    assert torch.equal(compiled, draw(x, key))
 
 
 @pytest.mark.slow  # half a minute of tracing

@@ -3,6 +3,7 @@ run's own seed. Then Python, a config file and the command line start with the s
 
 from __future__ import annotations
 
+import copy
 import dataclasses as dc
 import functools
 import inspect
@@ -14,7 +15,6 @@ from torch import nn
 
 from unalike import draws
 from unalike.errors import UnalikeError, line_of
-from unalike.nn.layers import copied
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 
@@ -108,9 +108,9 @@ def from_seed(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 def redrawn(module: nn.Module, build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return a copy of the module with the weights that `build` draws from the seed; frozen layers, hooks and the like
     are kept."""
-    again = copied(module)
-    again.load_state_dict(from_seed(build, seed).state_dict())
-    return again
+    copied = copy.deepcopy(module)
+    copied.load_state_dict(from_seed(build, seed).state_dict())
+    return copied
 
 
 def own(build: Callable[..., Any], seed: int) -> nn.Module:
