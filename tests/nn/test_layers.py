@@ -462,7 +462,7 @@ REPLACED = [
     nn.Linear(2, 2), nn.Dropout(0.1), nn.Dropout2d(0.1), nn.Sequential(), nn.GroupNorm(1, 2), nn.BatchNorm2d(2),
     nn.ConvTranspose2d(2, 2, 2, 2), nn.Conv2d(4, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1, groups=32),
     nn.LSTM(2, 2), nn.GRU(2, 2), nn.RNN(2, 2), nn.LSTMCell(2, 2), nn.GRUCell(2, 2), nn.RNNCell(2, 2),
-    nn.MultiheadAttention(2, 1), nn.AdaptiveAvgPool2d(1),
+    nn.MultiheadAttention(2, 1), nn.AdaptiveAvgPool2d(1), nn.EmbeddingBag(2, 2),
 ]  # fmt: skip
 
 
@@ -559,6 +559,114 @@ def test_layers_that_no_engine_can_run(layer, words, engine):
     with pytest.raises(ua.UnalikeError) as caught:
         simulate(between(layer), federation(SIZES), LOCAL, engine)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_modules_of_torch_jit_are_refused():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        scripted = torch.jit.script(nn.Linear(4, 4))
+    for module in (scripted, between(scripted)):
+        with pytest.raises(ua.UnalikeError, match=r"layers made by torch\.jit: give those that they were made of"):
+            ua.model.Model(module)
+
+
+class Complex(nn.Module):
+    def __init__(self, w):
+        super().__init__()
+        self.w, self.out = w, nn.Linear(4, 3)
+        self.register_buffer("turn", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+    def forward(self, x):
+        w = self.w if self.w.is_complex() else torch.view_as_complex(self.w)
+        return self.out(((x.to(w.dtype) @ w) * self.turn).real)
+
+
+def test_complex_numbers():
+    """Parameters are refused, before their imaginary part is lost; buffers keep theirs."""
+    start = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ua.UnalikeError, match=r"'w' is complex: keep it as a real one .* torch\.view_as_complex"):
+        ua.model.Model(Complex(nn.Parameter(torch.view_as_complex(start))))
+    module = Complex(nn.Parameter(start))
+    task = ua.model.Model(module, dtype=torch.float64)
+    assert task.module.turn.dtype == torch.complex128 and task.module.w.dtype == torch.float64
+    torch.testing.assert_close(task.module.turn, module.turn.to(torch.complex128))
+    module = Complex(nn.Parameter(start.double())).double()
+    module.turn = module.turn.real + 1j * torch.arange(4.0).sin()
+    fed = federation(SIZES)
+    expected, _ = fedavg(module, fed, sgd, passes(SIZES))
+    torch.testing.assert_close(simulate(module, fed, STORED).server.w, vector(expected), atol=1e-10, rtol=0)
+
+
+class Listed(nn.Module):
+    """Weights in lists, which are no layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.ParameterList([nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(4, 3))])
+        self.b = nn.ParameterDict({"last": nn.Parameter(torch.zeros(3))})
+
+    def forward(self, x):
+        return torch.tanh(x @ self.w[0]) @ self.w[1] + self.b["last"]
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_lists_of_parameters_are_no_layers(engine):
+    fed, module = federation(SIZES), seeded(Listed)
+    expected, _ = fedavg(module, fed, sgd, passes(SIZES))
+    run = simulate(module, fed, STORED, engine)
+    torch.testing.assert_close(run.server.w, vector(expected), atol=1e-10, rtol=0)
+    assert run.task.head == "" and ua.model.Model(nn.Sequential(nn.Linear(3, 3), Listed())).head == "1"
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_are_those_of_a_vector(kind, engine):
+    width, draw = 4 if kind is nn.EmbeddingBag else 12, torch.Generator().manual_seed(0)
+    pairs = [tuple(torch.randint(n, (k, *w), generator=draw) for n, w in ((9, (3,)), (3, ()))) for k in SIZES]
+    fed = ua.Federation.from_arrays(pairs, classes=3)
+    runs = [
+        simulate(
+            seeded(lambda: nn.Sequential(kind(9, 4, sparse=sparse), nn.Flatten(), nn.Linear(width, 3))),  # noqa: B023
+            fed, STORED, engine,
+        )
+        for sparse in (True, False)
+    ]  # fmt: skip
+    assert torch.equal(runs[0].server.w, runs[1].server.w)
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_are_torch_nn(mode, weighted, padding):
+    if weighted and mode != "sum":
+        pytest.skip("torch has weights for sums alone")
+    layer = seeded(lambda: nn.EmbeddingBag(5, 4, mode=mode, padding_idx=padding))
+    pure, draw = prepare(layer, pure=True), torch.Generator().manual_seed(0)
+    x = torch.randint(5, (7, 3), generator=draw)
+    x[1] = 2  # nothing but padding
+    given = {"per_sample_weights": torch.rand(7, 3, generator=draw, dtype=torch.float64)} if weighted else {}
+    torch.testing.assert_close(pure(x, **given), layer(x, **given), atol=1e-12, rtol=0)
+    (one,), (two,) = (torch.autograd.grad(m(x, **given).sin().sum(), m.weight) for m in (layer, pure))
+    torch.testing.assert_close(two, one, atol=1e-12, rtol=0)
+    flat, starts = x.reshape(-1), torch.arange(0, 21, 3)
+    torch.testing.assert_close(pure(flat, starts), layer(flat, starts), atol=1e-12, rtol=0)
+
+
+class Packed(Recurrent):
+    def forward(self, x):
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.full((len(x),), 3), batch_first=True)
+        return self.out(self.recurrent(packed)[1][0][-1])
+
+
+def test_packed_sequences():
+    fed = federation(SIZES, (4, 3))
+    expected, _ = fedavg(seeded(lambda: Packed(0.0)), fed, sgd, passes(SIZES))
+    run = simulate(seeded(lambda: Packed(0.0)), fed, STORED)
+    torch.testing.assert_close(run.server.w, vector(expected), atol=1e-10, rtol=0)
+    with pytest.raises(ua.EngineRefused, match="cannot be stacked"):
+        simulate(seeded(lambda: Packed(0.0)), fed, STORED, "batched")
+    with pytest.raises(ua.UnalikeError, match="with dropout reads a PackedSequence: set its dropout to 0"):
+        simulate(seeded(lambda: Packed(0.5)), fed, STORED)
 
 
 class OwnNorm(nn.BatchNorm1d):

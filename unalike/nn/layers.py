@@ -171,6 +171,25 @@ class Enlarging(nn.ConvTranspose2d):
         return layer.kernel_size == layer.stride and not any((*layer.padding, *layer.output_padding))
 
 
+class PureEmbeddingBag(nn.EmbeddingBag):
+    """nn.EmbeddingBag of bags of one length, [batch, length], in plain operations: its own has no rule for stacks."""
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        if input.dim() != 2 or offsets is not None or self.max_norm is not None or self.scale_grad_by_freq:
+            return super().forward(input, offsets, per_sample_weights)
+        rows = F.embedding(input, self.weight)
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights[..., None]
+        there = (torch.ones_like(input, dtype=torch.bool) if self.padding_idx is None else input != self.padding_idx)[
+            ..., None
+        ]
+        if self.mode == "max":
+            rows = torch.where(there, rows, -torch.inf).max(1).values
+            return torch.where(there.any(1), rows, 0)
+        total = torch.where(there, rows, 0).sum(1)
+        return total / there.sum(1).clamp(min=1) if self.mode == "mean" else total
+
+
 def copied(module: nn.Module) -> nn.Module:
     """Return a deep copy of a module."""
     return copy.deepcopy(module, computed(module))
@@ -216,6 +235,10 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
             layer.__class__ = KeyedAttention
         elif kind in DIRECT:
             layer.__class__ = DIRECT[kind]
+        elif kind in (nn.Embedding, nn.EmbeddingBag):
+            layer.sparse = False  # gradients are parts of a vector
+            if pure and kind is nn.EmbeddingBag:
+                layer.__class__ = PureEmbeddingBag
         elif kind in CELLS and pure:
             layer.__class__ = CELLS[kind]
         elif isinstance(layer, nn.TransformerEncoderLayer) and pure:

@@ -196,11 +196,12 @@ class Layout:
 
 def find_head(module: nn.Module, head: str | None) -> str:
     """Return the head's name: the given one (checked), else the last layer with trainable weights."""
-    layers = {
-        _owner(name): m
-        for name, m in module.named_modules()
-        if any(p.requires_grad for p in m.parameters(recurse=False))
+    owners = {
+        _owner(name): m for name, m in module.named_modules() if any(p.requires_grad for p in m.parameters(False))
     }
+    # a list of parameters is no layer: the one that has it is
+    lists = (nn.ParameterList, nn.ParameterDict)
+    layers = [name.rpartition(".")[0] if isinstance(m, lists) else name for name, m in owners.items()]
     if head is not None:
         known = {name for name, _ in module.named_modules()}
         if head not in known:
@@ -208,7 +209,7 @@ def find_head(module: nn.Module, head: str | None) -> str:
         return _owner(head)
     if not layers:
         raise UnalikeError("The model has no trainable weights: nothing could be learned or sent.")
-    return list(layers)[-1]
+    return layers[-1]
 
 
 def layer_of(parameter: str) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
+from unalike.errors import EngineRefused, UnalikeError
 from unalike.nn.keyed import layer_mask
 
 
@@ -16,6 +18,13 @@ class Unrolled(nn.RNNBase):
     """A recurrent layer, direction by direction (`scan`). States are tuples: (hidden,), or (hidden, cell)."""
 
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:  # type: ignore[override]
+        if isinstance(input, PackedSequence):
+            if self.dropout:
+                raise UnalikeError(
+                    "A recurrent layer with dropout reads a PackedSequence: set its dropout to 0, or give it padded "
+                    "sequences."
+                )
+            raise EngineRefused("a recurrent layer reads a PackedSequence")
         if self.batch_first:
             input = input.transpose(0, 1)  # [time, batch, features] from here on
         starts = hx if hx is None or isinstance(hx, tuple | list) else (hx,)

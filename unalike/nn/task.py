@@ -87,9 +87,19 @@ class Task:
             raise UnalikeError(f"The model must be a torch.nn.Module; got {type(module).__name__}.")
         if any(nn.parameter.is_lazy(p) for p in (*module.parameters(), *module.buffers())):
             raise UnalikeError("The model has lazy layers without a shape yet: call the model once on a batch before.")
+        if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
+            raise UnalikeError("The model has layers made by torch.jit: give those that they were made of.")
+        if not_real := [name for name, p in module.named_parameters() if p.is_complex()]:
+            raise UnalikeError(
+                f"Parameter {not_real[0]!r} is complex: keep it as a real one with a last dimension of two, and call "
+                "torch.view_as_complex on it in forward."
+            )
         if buffers not in BUFFER_POLICIES:
             raise unknown("buffer policy", buffers, BUFFER_POLICIES)
-        self.module = layers.copied(module).to(device=device, dtype=dtype)
+        # (`module.to(dtype=...)` would take the imaginary part of a complex buffer away)
+        kinds = {True: dtype.to_complex(), False: dtype}
+        self.module = layers.copied(module).to(device)
+        self.module._apply(lambda t: t.to(kinds[t.is_complex()]) if t.is_complex() or t.is_floating_point() else t)
         self.device, self.dtype, self.precision, self.buffer_policy = (torch.device(device), dtype, precision, buffers)
         self.head = find_head(module, head)
         trained = ((n, p.shape) for n, p in self.module.named_parameters() if p.requires_grad)
