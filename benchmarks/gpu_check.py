@@ -176,15 +176,18 @@ def failures() -> int:
     """Captures that fail: a run goes on as on the CPU, and the process can draw and capture as before."""
     wrong, (module, fed) = 0, testing.task("mlp")
     module = nn.Sequential(Looking(), module)
-    for engine in ("auto", "sequential"):
+    plain = {"local": ua.LocalTraining(epochs=2, batch_size=5, lr=0.05)}
+    ways = [("auto", ua.Scaffold(), {}), ("sequential", ua.Scaffold(), {}), ("sequential", ua.FedAvg(), plain)]
+    for engine, method, more in ways:
         with unittest.mock.patch.dict(ua.engines.ENGINES, {"sequential": Capturing}):
-            given = testing.settings(engine=engine, dtype="float64")
-            reference, run = (ua.simulate(module, fed, ua.Scaffold(), device=d, **given) for d in ("cpu", "cuda"))
+            given = testing.settings(engine=engine, dtype="float64", **more)
+            reference, run = (ua.simulate(module, fed, method, device=d, **given) for d in ("cpu", "cuda"))
         move(run)
         off = testing.difference(reference, run)
         bad = not off <= LIMIT["float64"] or not run.engine.notes
         wrong += bad
-        print(f"{'WRONG' if bad else 'ok':<6}looking Scaffold {engine:<11}{off:.1e} {run.engine.notes}", flush=True)
+        words = f"looking {type(method).__name__} {engine:<11}{off:.1e} {run.engine.notes}"
+        print(f"{'WRONG' if bad else 'ok':<6}{words}", flush=True)
         wrong += _mended(lambda: None, f"after {engine}")
     x = torch.zeros(3, device="cuda")
     wrong += _mended(lambda: x.sum().item(), "after a value was read")

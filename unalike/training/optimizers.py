@@ -5,7 +5,7 @@ Everything works on `[..., P]` in place: one client's vector and a stack of vect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -71,9 +71,12 @@ def plain_step(local: LocalTraining, pull: Tensor | float, push: Tensor | float)
     return local.optimizer == "sgd" and not extra
 
 
-def plain_update(tensors: Iterable[Tensor], gradients: Iterable[Tensor], lr: Tensor) -> None:
+def plain_update(tensors: list[Tensor], gradients: list[Tensor], lr: Tensor) -> None:
     """Make a plain step in place, tensor by tensor, so that no vector of gradients need be put together."""
     rate = lr.reshape(())  # also for a parameter that is one number
+    if rate.is_cuda:  # one call for all of them
+        torch._foreach_sub_(tensors, torch._foreach_mul(gradients, rate))
+        return
     for theta, g in zip(tensors, gradients, strict=True):
         theta.addcmul_(g, rate, value=-1)
 
