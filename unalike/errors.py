@@ -38,10 +38,10 @@ class Withheld(UnalikeError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of another library's error without its full stop, or the error's type where it has no
-    message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    """Return the first line of another library's error without its full stop, with the second one where it ends in a
+    colon; or the error's type where it has no message."""
+    first, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return (f"{first} {more[0]}" if first.endswith(":") and more else first).rstrip(".")
 
 
 def line_of(error: BaseException) -> str:

@@ -219,6 +219,16 @@ def test_further_draws_have_their_laws():
     assert leaky.min() >= -0.5 and leaky.max() <= -0.1 and float(leaky.mean()) == pytest.approx(-0.3, abs=0.01)
 
 
+def test_no_gradient_flows_through_torch_normal():
+    mean, std = (torch.ones(4, requires_grad=True) for _ in range(2))
+    with OwnCalls(torch.tensor(3)):
+        drawn = torch.normal(mean, std)
+    assert not drawn.requires_grad and not torch.normal(mean, std).detach().requires_grad
+    with OwnCalls(torch.tensor(3)):
+        assert torch.normal(torch.ones(2), torch.ones(2, dtype=F64)).dtype == torch.float32
+        assert torch.rand_like(input=mean).shape == F.dropout(input=mean, p=0.5).shape == mean.shape
+
+
 def test_a_model_that_draws_nothing_is_called_as_it_is():
     task = ua.model.Model(nn.Linear(3, 2))
     task.check(torch.ones(2, 3), torch.tensor([0, 1]))

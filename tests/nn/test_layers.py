@@ -16,7 +16,9 @@ import unalike as ua
 from unalike.nn import recurrent
 from unalike.nn.fast import quicken
 from unalike.nn.keyed import KEY
-from unalike.nn.layers import WEIGHT, PoolingFirst, prepare
+from unalike.nn.layers import WEIGHT, PoolingFirst, computed, copied, prepare
+from unalike.nn.layout import find_head
+from unalike.nn.normed import PureOldWeightNorm, PureWeightNorm
 
 SIZES = (7, 4, 11)  # with batches of 3: last batches of one, one and two
 LOCAL = ua.LocalTraining(epochs=2, batch_size=3, lr=0.2)
@@ -131,16 +133,16 @@ def test_masks_are_independent_between_rows_layers_and_calls():
     model = ua.model.Model(nn.Sequential(nn.Linear(64, 64), Twice(), nn.Dropout(0.5)))
     key = torch.tensor(3)
     outputs = []
-    for copied in (model.live(), model.pure()):
+    for each in (model.live(), model.pure()):
         hooked = []
-        copied.module[1].register_forward_hook(lambda _, args, out, seen=hooked: seen.append(out))
-        if isinstance(copied, ua.model.BoundModule):
-            copied.vector.copy_(model.start)
-            copied(ones, key)
-            copied(ones, key)
+        each.module[1].register_forward_hook(lambda _, args, out, seen=hooked: seen.append(out))
+        if isinstance(each, ua.model.BoundModule):
+            each.vector.copy_(model.start)
+            each(ones, key)
+            each(ones, key)
         else:
             for _ in range(2):
-                copied(model.start, model.start_buffers, ones, key)
+                each(model.start, model.start_buffers, ones, key)
         first, second = hooked[0] != 0
         assert 0.4 < float((first == second).double().mean()) < 0.6  # one layer used twice draws twice
         assert torch.equal(*hooked)  # and the same key gives the same draws
@@ -418,14 +420,17 @@ def test_layers_with_weights_of_their_own_are_whole(make):
     assert ua.model.Model(make(), head=inner).head == "3"
 
 
-@pytest.mark.parametrize("dim", [0, 1, None])
+@pytest.mark.parametrize("dim", [0, 1, -2, None])
 def test_weight_norm_is_torch_nn(dim):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = [norm(nn.Linear(3, 4), dim=dim).double() for norm in (nn.utils.weight_norm, weight_norm)]
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    made += [weight_norm(nn.LayerNorm(3).double())] if dim == 0 else []  # a weight of one dimension
     for layer in made:
         pure = prepare(layer, pure=True)
+        kinds = {type(m) for m in (*pure.modules(), *pure._forward_pre_hooks.values())}
+        assert kinds & {PureWeightNorm, PureOldWeightNorm}
         gradients = []
         for one in (layer, pure):
             with torch.no_grad():
@@ -445,6 +450,112 @@ def test_a_stack_of_normed_weights_takes_no_loop_over_clients():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             torch.func.vmap(torch.func.grad(loss))(values, x)
+
+
+@pytest.mark.parametrize("make", [old_weight_norm, new_weight_norm])
+def test_new_weights_are_drawn_where_weights_are_computed(make):
+    task = ua.model.Model(seeded(make))
+    one, again, other = task.fresh(0, 1), task.fresh(0, 1), task.fresh(0, 2)
+    assert torch.equal(one, again)
+    for tensor, *rest in zip(*(task.layout.views(v).values() for v in (task.start, one, other)), strict=True):
+        assert all((tensor - drawn).abs().max() > 1e-3 for drawn in rest)
+
+
+class Keeping(nn.Module):
+    """Keeps what it has computed, as one does to look at it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out, self.kept = nn.Linear(3, 4), nn.Linear(4, 3), {}
+
+    def forward(self, x):
+        self.last = self.kept["h"] = torch.tanh(self.inner(x))
+        self.pair = (self.last, [self.last])
+        return self.out(self.last)
+
+
+@pytest.mark.parametrize("make", [old_weight_norm, Keeping])
+def test_what_a_stack_has_left_behind_is_not_copied(make):
+    pure = prepare(make(), pure=True)
+    shape = (2, 5, 3) if make is Keeping else (2, 5, 3, 4)
+    values = {name: torch.stack([p.detach(), 2 * p.detach()]) for name, p in pure.named_parameters()}
+
+    def loss(values, x):
+        return torch.func.functional_call(pure, values, (x,)).sum()
+
+    torch.func.vmap(torch.func.grad(loss))(values, torch.ones(shape))
+    again = copy.deepcopy(pure, computed(pure))
+    torch.testing.assert_close(again(torch.ones(shape[1:])), pure(torch.ones(shape[1:])))
+    assert copied(pure) is not pure  # nor what the last call has left
+
+
+class Padded(nn.Module):
+    def __init__(self, by_hand):
+        super().__init__()
+        self.table, self.out, self.by_hand = nn.Embedding(5, 4, padding_idx=1), nn.Linear(4, 3), by_hand
+
+    def forward(self, x):
+        rows = nn.functional.embedding(x, self.table.weight, 1) if self.by_hand else self.table(x)
+        return self.out(rows.sin().mean(1))
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("method", [ua.FedAvg(), ua.Scaffold()])
+def test_padding_of_no_client_is_trained(by_hand, method):
+    draw = torch.Generator().manual_seed(0)
+    pairs = [tuple(torch.randint(n, (k, *w), generator=draw) for n, w in ((5, (3,)), (3, ()))) for k in SIZES]
+    pairs[0][0][:2] = torch.tensor([0, 2, 3])  # the samples that are tried have none
+    fed = ua.Federation.from_arrays(pairs, classes=3)
+    runs = [
+        simulate(seeded(lambda: Padded(by_hand)), fed, STORED, engine, method=method, rounds=2)
+        for engine in ("sequential", "batched")
+    ]
+    torch.testing.assert_close(runs[0].server.w, runs[1].server.w, atol=1e-10, rtol=0)
+    start = runs[0].task.start[4:8]
+    assert all(torch.equal(run.server.w[4:8], start) for run in runs)
+
+
+def test_a_head_is_the_last_layer_whatever_lists_follow():
+    module = nn.Module()
+    module.body, module.fc = nn.Linear(3, 4), nn.Linear(4, 3)
+    module.scales = nn.ParameterList([nn.Parameter(torch.ones(1))])
+    assert find_head(module, None) == "fc"
+
+
+class Tempered(nn.Linear):
+    def forward(self, temperature, h=None):
+        return super().forward(h) / temperature
+
+
+def test_a_head_with_other_arguments_too():
+    class Model(nn.Module):
+        def __init__(self, **given):
+            super().__init__()
+            self.head, self.given = Tempered(3, 3), given
+
+        def forward(self, x):
+            return self.head(**({"temperature": 2.0, "h": x} if not self.given else self.given))
+
+    fed = federation(SIZES)
+    assert simulate(seeded(Model), fed, STORED).task.features == 3
+    constant = Model(temperature=2.0, h=None)
+    constant.head.forward = lambda temperature, h: torch.zeros(2, 3)
+    with pytest.raises(ua.UnalikeError, match="head 'head' is called without a tensor: name another head"):
+        simulate(constant, fed, STORED)
+
+
+def test_a_convolution_called_by_keyword_in_bf16():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.out = nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.Linear(36, 3)
+
+        def forward(self, x):
+            return self.out(self.norm(self.conv(input=x)).flatten(1))
+
+    fed = federation(SIZES, (1, 4, 4))
+    run = simulate(seeded(Model), fed, STORED, "batched", precision="bf16", dtype="float32")
+    assert run.engine.name == "batched"
 
 
 def test_a_weight_normed_lstm_trains_as_in_torch():

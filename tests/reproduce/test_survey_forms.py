@@ -13,7 +13,7 @@ from test_reproduce import CHOOSING, TINY, go, kept
 
 import unalike as ua
 from unalike.errors import UnalikeError
-from unalike.reproduce import choose, define, groups, jobs, measure, pages, pictures, results, shared
+from unalike.reproduce import choose, command, define, groups, jobs, measure, pages, pictures, results, shared
 from unalike.reproduce.groups import of_groups
 from unalike.reproduce.shared import FOLDER, Shared
 from unalike.run.folder import read_rounds
@@ -355,6 +355,41 @@ def test_other_tables_come_before_waiting(tmp_path, monkeypatch):
 
     monkeypatch.setattr(jobs.time, "sleep", sleep)
     assert go(file, "--full") == 0 and waits == [jobs.WAIT]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_what_is_timed_comes_last_only_beside_others(tmp_path, monkeypatch, others):
+    text = TINY.replace('measures = ["best test_accuracy", "rounds-to test_accuracy"]', 'measures = ["seconds"]')
+    file, order = _written(tmp_path, text), []
+    monkeypatch.setattr(jobs.OtherProcesses, "others", lambda self: others)
+    monkeypatch.setattr(
+        command, "_table", lambda args, paper, table, rows, queue, waits: order.append((table.id, waits))
+    )
+    go(file, "--full")
+    first = [] if others else [("one", False)]
+    assert order == [*first, ("sweep", False), ("sweep", True), ("one", True)]
+
+
+def test_a_choice_that_others_are_making_is_left_to_them(tmp_path):
+    """Unless it waits, nothing is chosen, and nothing is kept, while another process has a trial."""
+    paper = define.paper(str(_written(tmp_path, CHOOSING)))
+    table = next(table for table in paper.tables.values() if table.choose)
+    there = results.Results(tmp_path / "kept")
+    made = jobs.Queue(tmp_path / "runs", there, jobs.Clock(), {}, {}, quiet=True)
+    real, taken, other = made.runs, [], Shared(tmp_path / "kept")
+
+    def runs(wanted, *more):
+        if not taken:
+            taken.append(wanted[0].key)
+            assert other.take(wanted[0].key)
+        return real(wanted, *more)
+
+    made.runs = runs
+    assert choose.choose(paper, table.rows[0], made, waits=False) is None
+    assert taken[0] not in there.found and choose.known(paper, table.rows[0], there) is None
+    other.leave(taken[0])
+    assert choose.choose(paper, table.rows[0], made, waits=False)["steps"]
+    made.close()
 
 
 def test_a_run_whose_process_ended_is_made_here(queue, tmp_path, monkeypatch):

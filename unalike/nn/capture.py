@@ -44,12 +44,14 @@ def _put_right(pool: Any, device: torch.device) -> None:
     """Mend what a failed capture leaves behind in torch: a memory pool that no other capture may use, and before torch
     2.13 a random generator that refuses to draw until a capture has ended well."""
     index = torch.cuda.current_device() if device.index is None else device.index
-    with suppress(RuntimeError):  # the failure was Python's alone, and torch has ended the capture
+    # it fails where the failure was Python's alone, and torch has ended the capture; torch before 2.8 has not this
+    with suppress(RuntimeError, AttributeError):
         torch.cuda.memory._cuda_endAllocateToPool(index, pool)
         torch.cuda.memory._cuda_releasePool(index, pool)
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     trivial = torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local")
-    with torch.cuda.device(device), _nothing_collected(), trivial:
+    # (what failed first is what is told)
+    with suppress(RuntimeError), torch.cuda.device(device), _nothing_collected(), trivial:
         torch.zeros(1, device=device)
 
 

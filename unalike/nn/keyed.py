@@ -161,8 +161,8 @@ class KeyedAttention(nn.MultiheadAttention):
 class OwnCalls(TorchFunctionMode):
     """Answers the random calls of a model's forward (F.dropout, torch.rand, dropout within attention, …) from a key.
 
-    The number of the call decides what it draws. stacked: attention is computed by plain products; seen: collects the
-    kinds of calls.
+    The number of the call decides what it draws. stacked: attention is computed by plain products, and padding has no
+    gradient; seen: collects the kinds of calls.
     """
 
     def __init__(self, key: Tensor, stacked: bool = False, seen: set[str] | None = None):
@@ -173,6 +173,8 @@ class OwnCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
+        if func is F.embedding:
+            return self._embedding(*args, **kwargs)
         if func not in ANSWERS:
             return func(*args, **kwargs)
         answer = ANSWERS[func](self, *args, **kwargs)
@@ -194,25 +196,47 @@ class OwnCalls(TorchFunctionMode):
         compute = attention if self.stacked else F.scaled_dot_product_attention
         return compute(query, key, value, *args, **kwargs)
 
+    def _embedding(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Tensor:
+        """Embed; in a stack torch would leave out the gradient of the first client's padding alone."""
+        if padding_idx is not None and self.seen is not None:
+            self.seen.add("padding")
+        if padding_idx is None or not self.stacked or max_norm is not None or scale_grad_by_freq:
+            return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        rows = F.embedding(input, weight)
+        return torch.where((input == padding_idx % len(weight))[..., None], rows.detach(), rows)
+
 
 # An answer is the call's value, from the mode's next key; None: the call draws nothing, or from its own generator.
 
 
-def _dropout(mode: OwnCalls, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor | None:
-    return _dropped(mode, x, _whole(x), p, training, inplace)
+def _dropout(
+    mode: OwnCalls, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor | None:
+    return _dropped(mode, input, _whole(input), p, training, inplace)
 
 
 def _channel_dropout(
-    mode: OwnCalls, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    mode: OwnCalls, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor | None:
-    return _dropped(mode, x, _channels(x), p, training, inplace)
+    return _dropped(mode, input, _channels(input), p, training, inplace)
 
 
-def _dropped(mode: OwnCalls, x: Tensor, shape: tuple[int, ...], p: float, train: bool, inplace: bool) -> Tensor | None:
+def _dropped(
+    mode: OwnCalls, input: Tensor, shape: tuple[int, ...], p: float, train: bool, inplace: bool
+) -> Tensor | None:
     if not train or p == 0:
         return None
-    factors = kept(mode.next_key(), shape, p, x.dtype)
-    return x.mul_(factors) if inplace else x * factors
+    factors = kept(mode.next_key(), shape, p, input.dtype)
+    return input.mul_(factors) if inplace else input * factors
 
 
 def _uniform_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
@@ -240,41 +264,45 @@ def _new(law: Callable[[Tensor, torch.dtype], Tensor]) -> Callable[..., Tensor |
 def _like(law: Callable[[Tensor, torch.dtype], Tensor]) -> Callable[..., Tensor]:
     """Return a function that answers a call that makes a tensor like another, distributed by `law`."""
 
-    def answer(mode: OwnCalls, x: Tensor, dtype: Any = None, **more: Any) -> Tensor:
-        return law(placed(mode.next_key(), tuple(x.shape)), dtype or x.dtype)
+    def answer(mode: OwnCalls, input: Tensor, dtype: Any = None, **more: Any) -> Tensor:
+        return law(placed(mode.next_key(), tuple(input.shape)), dtype or input.dtype)
 
     return answer
 
 
-def _bernoulli(mode: OwnCalls, x: Tensor, p: Any = None, *, generator: Any = None) -> Tensor | None:
+def _bernoulli(mode: OwnCalls, input: Tensor, p: Any = None, *, generator: Any = None) -> Tensor | None:
     if generator is not None:
         return None
-    return (_uniform_of(placed(mode.next_key(), tuple(x.shape)), torch.float64) < (x if p is None else p)).to(x.dtype)
+    return (_uniform_of(placed(mode.next_key(), tuple(input.shape)), torch.float64) < (input if p is None else p)).to(
+        input.dtype
+    )
 
 
-def _bernoulli_(mode: OwnCalls, x: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor | None:
-    drawn = _bernoulli(mode, x, p, generator=generator)
-    return None if drawn is None else x.copy_(drawn)
+def _bernoulli_(mode: OwnCalls, input: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor | None:
+    drawn = _bernoulli(mode, input, p, generator=generator)
+    return None if drawn is None else input.copy_(drawn)
 
 
 def _uniform_(
-    mode: OwnCalls, x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None
+    mode: OwnCalls, input: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None
 ) -> Tensor | None:
     if generator is not None:
         return None
-    return x.copy_(low + (high - low) * _uniform_of(placed(mode.next_key(), tuple(x.shape)), x.dtype))
+    return input.copy_(low + (high - low) * _uniform_of(placed(mode.next_key(), tuple(input.shape)), input.dtype))
 
 
-def _normal_(mode: OwnCalls, x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor | None:
+def _normal_(
+    mode: OwnCalls, input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
+) -> Tensor | None:
     if generator is not None:
         return None
-    return x.copy_(mean + std * draws.normal_of(placed(mode.next_key(), tuple(x.shape)), x.dtype))
+    return input.copy_(mean + std * draws.normal_of(placed(mode.next_key(), tuple(input.shape)), input.dtype))
 
 
-def _exponential_(mode: OwnCalls, x: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tensor | None:
+def _exponential_(mode: OwnCalls, input: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tensor | None:
     if generator is not None:
         return None
-    return x.copy_(_exponential_of(placed(mode.next_key(), tuple(x.shape)), x.dtype) / lambd)
+    return input.copy_(_exponential_of(placed(mode.next_key(), tuple(input.shape)), input.dtype) / lambd)
 
 
 def _normal(mode: OwnCalls, mean: Any, std: Any = 1.0, size: Any = None, **more: Any) -> Tensor | None:
@@ -283,7 +311,8 @@ def _normal(mode: OwnCalls, mean: Any, std: Any = 1.0, size: Any = None, **more:
     given = [t for t in (mean, std) if isinstance(t, Tensor)]
     shape = torch.broadcast_shapes(*(t.shape for t in given)) if size is None else tuple(size)
     dtype = more.get("dtype") or (given[0].dtype if given else torch.get_default_dtype())
-    values = mean + std * draws.normal_of(placed(mode.next_key(), tuple(shape)), dtype)
+    mean, std = (t.detach() if isinstance(t, Tensor) else t for t in (mean, std))  # as in torch: no gradient flows
+    values = (mean + std * draws.normal_of(placed(mode.next_key(), tuple(shape)), dtype)).to(dtype)
     return values if more.get("device") is None else values.to(more["device"])
 
 
@@ -299,13 +328,18 @@ def _gumbel_softmax(
 
 
 def _rrelu(
-    mode: OwnCalls, x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+    mode: OwnCalls,
+    input: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
 ) -> Tensor | None:
     if not training:
         return None
-    slope = lower + (upper - lower) * _uniform_of(placed(mode.next_key(), tuple(x.shape)), x.dtype)
-    out = torch.where(x > 0, x, slope * x)
-    return x.copy_(out) if inplace else out
+    slope = lower + (upper - lower) * _uniform_of(placed(mode.next_key(), tuple(input.shape)), input.dtype)
+    out = torch.where(input > 0, input, slope * input)
+    return input.copy_(out) if inplace else out
 
 
 def _alpha(shape: Callable[[Tensor], tuple[int, ...]]) -> Callable[..., Tensor | None]:
@@ -314,24 +348,24 @@ def _alpha(shape: Callable[[Tensor], tuple[int, ...]]) -> Callable[..., Tensor |
     limit = 1.7580993408473766
 
     def answer(
-        mode: OwnCalls, x: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+        mode: OwnCalls, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
     ) -> Tensor | None:
         if not training or p == 0 or p == 1:
             return None
-        keep = (draws.whole_of(placed(mode.next_key(), shape(x))) >= round(p * (1 << 24))).to(x.dtype)
+        keep = (draws.whole_of(placed(mode.next_key(), shape(input))) >= round(p * (1 << 24))).to(input.dtype)
         scale = ((limit**2 * p + 1) * (1 - p)) ** -0.5
-        out = scale * (x * keep + limit * (keep - 1 + p))
-        return x.copy_(out) if inplace else out
+        out = scale * (input * keep + limit * (keep - 1 + p))
+        return input.copy_(out) if inplace else out
 
     return answer
 
 
-def _whole(x: Tensor) -> tuple[int, ...]:
-    return tuple(x.shape)
+def _whole(input: Tensor) -> tuple[int, ...]:
+    return tuple(input.shape)
 
 
-def _channels(x: Tensor) -> tuple[int, ...]:
-    return *x.shape[:2], *([1] * (x.dim() - 2))
+def _channels(input: Tensor) -> tuple[int, ...]:
+    return *input.shape[:2], *([1] * (input.dim() - 2))
 
 
 ANSWERS: dict[Any, Callable[..., Tensor | None]] = {

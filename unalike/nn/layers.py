@@ -8,6 +8,7 @@ draws from a counter instead of a global generator; BatchNorm, attention and rec
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -196,11 +197,23 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def computed(module: nn.Module) -> dict[int, Any]:
-    """Return copies of the tensors that layers have computed from their weights and keep, as `weight_norm` does, in the
-    form that `deepcopy` takes: by itself it refuses to copy them."""
-    kept = (value for layer in module.modules() for value in vars(layer).values())
-    tensors = (t for value in kept for t in (value if isinstance(value, list) else [value]))
-    return {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
+    """Return copies of the tensors that layers have computed and keep, as `weight_norm` does, in the form that
+    `deepcopy` takes: by itself it refuses to copy them. Of what a call in a stack has left behind nothing is kept."""
+    out: dict[int, Any] = {}
+    for t in _tensors([vars(layer) for layer in module.modules()]):
+        if torch._C._functorch.is_functorch_wrapped_tensor(t):
+            out[id(t)] = torch.empty(0)
+        elif not t.is_leaf:
+            out[id(t)] = t.detach().clone()
+    return out
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(inner)
 
 
 def prepare(module: nn.Module, pure: bool) -> nn.Module:
@@ -235,7 +248,7 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
             layer.__class__ = KeyedAttention
         elif kind in DIRECT:
             layer.__class__ = DIRECT[kind]
-        elif kind in (nn.Embedding, nn.EmbeddingBag):
+        elif isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             layer.sparse = False  # gradients are parts of a vector
             if pure and kind is nn.EmbeddingBag:
                 layer.__class__ = PureEmbeddingBag

@@ -196,12 +196,11 @@ class Layout:
 
 def find_head(module: nn.Module, head: str | None) -> str:
     """Return the head's name: the given one (checked), else the last layer with trainable weights."""
-    owners = {
-        _owner(name): m for name, m in module.named_modules() if any(p.requires_grad for p in m.parameters(False))
-    }
+    trained = [(n, m) for n, m in module.named_modules() if any(p.requires_grad for p in m.parameters(False))]
     # a list of parameters is no layer: the one that has it is
     lists = (nn.ParameterList, nn.ParameterDict)
-    layers = [name.rpartition(".")[0] if isinstance(m, lists) else name for name, m in owners.items()]
+    owners = {_owner(name.rpartition(".")[0] if isinstance(m, lists) else name) for name, m in trained}
+    layers = [name for name, _ in module.named_modules() if name in owners]
     if head is not None:
         known = {name for name, _ in module.named_modules()}
         if head not in known:

@@ -34,6 +34,10 @@ class Network:
                 raise UnalikeError(f"The network {name!r} cannot be built: {first_line(error)}") from error
         if not isinstance(module, nn.Module):
             raise UnalikeError(f"The network {name!r} must be a torch.nn.Module; got {type(module).__name__}.")
+        if any(isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) for layer in module.modules()):
+            raise UnalikeError(
+                f"The network {name!r} has a dropout for SELU, which is for models alone: use nn.Dropout."
+            )
         self.name = name
         self.module = layers.prepare(module.to(like), pure=True).requires_grad_(False)
         self.keyed, self.weighted = layers.keyed_layers(self.module), layers.weighted_layers(self.module)

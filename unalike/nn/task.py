@@ -26,6 +26,7 @@ from unalike.nn.keyed import KEY, OwnCalls
 from unalike.nn.layout import Layout, find_head
 from unalike.nn.metrics import BUILT_IN, MEANS, OF_CLASSES, OF_NUMBERS, Metric, named, statistics, whole
 from unalike.nn.networks import Network
+from unalike.nn.normed import redraw
 from unalike.nn.numerics import plain_convolutions
 from unalike.nn.output import Output, picker
 
@@ -111,7 +112,7 @@ class Task:
         self.output, self.pick = output, picker(output)
         self.nets: dict[str, Network] = {}  # further networks of a method, by name
         # kinds of random calls in the model's forward; known after `check`
-        self.own_calls = frozenset(("draws", "attention"))
+        self.own_calls = frozenset(("draws", "attention", "padding"))
         self._sample: tuple[Tensor, Tensor] | None = None
         self.repeats = True  # whether the model gives the same twice; `check` finds out
 
@@ -179,7 +180,7 @@ class Task:
             torch.manual_seed(draws.key(seed, "init", number) & 0xFFFFFFFF)
             for layer in module.modules():
                 if callable(reset := getattr(layer, "reset_parameters", None)):
-                    reset()
+                    redraw(layer, reset)
         return self.layout.flat(dict(module.named_parameters())).to(self.device)
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
@@ -262,7 +263,8 @@ class Task:
                 f"the model cannot be stacked over clients: {first_line(error).split('. ')[0]}"
             ) from error
         slack = 0.02 if self.precision == "highest" else 0.1  # wide tolerance: only a wrong gradient must be found
-        for got, want in ((pure.layout.repack(g[0], self.layout), gradient), (new[0], live.buffers)):
+        found = [(pure.layout.repack(g[k], self.layout), new[k]) for k in range(2)]
+        for got, want in [pair for f in found for pair in zip(f, (gradient, live.buffers), strict=True)]:
             apart, size = float((got - want).norm()), float(want.norm())
             if math.isfinite(size) and not apart <= slack * size + 1e-6:  # (NaN is not)
                 raise EngineRefused(
@@ -283,7 +285,7 @@ class Task:
         training. known: sizes of the data that shapes of fields may name: "samples", "public"."""
         self._sample = x, y = x[:2], y[:2]
         self._known = {"input": x[0].numel(), **known}
-        self.own_calls = frozenset(("draws", "attention"))
+        self.own_calls = frozenset(("draws", "attention", "padding"))
         self.__dict__.pop("sizes", None)
         key = torch.zeros((), dtype=torch.int64, device=x.device)
         seen: set[str] = set()
@@ -481,7 +483,10 @@ class _Copy:
 
     def _catch(self, _: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
         if self._caught is not None:
-            self._caught.append(next(iter((*args, *named.values()))))
+            tensors = [value for value in (*args, *named.values()) if isinstance(value, Tensor)]
+            if not tensors:
+                raise UnalikeError(f"The head {self.task.head!r} is called without a tensor: name another head.")
+            self._caught.append(tensors[0])
 
     def set_training(self, train: bool) -> None:
         """Set training or evaluation mode; frozen BatchNorm stays in evaluation, and recurrent layers (whose modes are
@@ -499,7 +504,7 @@ class _Copy:
     def _own_calls(self, key: Tensor | None, like: Tensor, stacked: bool, seen: set[str] | None = None) -> Any:
         """Return the context in which the model is called: its own draws come from the key."""
         calls = self.task.own_calls
-        if not ("draws" in calls or (stacked and "attention" in calls)):
+        if not ("draws" in calls or (stacked and calls & {"attention", "padding"})):
             return nullcontext()
         own = torch.zeros((), dtype=torch.int64, device=like.device) if key is None else draws.fold(key, OWN)
         return OwnCalls(own, stacked, seen)
@@ -531,7 +536,7 @@ class FunctionalModule(_Copy):
         self.mixed = self.bf16 and any(t.is_floating_point() for name, t in numbers if name not in trained)
         for layer in self.module.modules() if self.mixed else ():
             if isinstance(layer, _ConvNd):  # which `autocast` does not reach under `vmap`
-                layer.to(torch.bfloat16).register_forward_pre_hook(_in_bf16)
+                layer.to(torch.bfloat16).register_forward_pre_hook(_in_bf16, with_kwargs=True)
         self.fast: list[str] = []
         self.slow_to_make: frozenset[str] = frozenset()  # kinds of fast layers that are not there yet
         if fast:
@@ -615,8 +620,10 @@ def _in_bfloat16(device: str, enabled: bool = True) -> AbstractContextManager[An
     return torch.autocast(device, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
 
-def _in_bf16(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return args[0].to(torch.bfloat16), *args[1:]
+def _in_bf16(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if args:
+        return (args[0].to(torch.bfloat16), *args[1:]), named
+    return args, {**named, "input": named["input"].to(torch.bfloat16)}
 
 
 class BoundModule(_Copy):
@@ -654,7 +661,10 @@ class BoundModule(_Copy):
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Return the loss's gradient, one tensor for each of `weights`."""
         found = torch.autograd.grad(loss, self.weights, allow_unused=True)
-        return [torch.zeros_like(w) if g is None else g for w, g in zip(self.weights, found, strict=True)]
+        return [
+            torch.zeros_like(w) if g is None else g.to_dense() if g.is_sparse else g
+            for w, g in zip(self.weights, found, strict=True)
+        ]
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the loss's gradient as one vector."""

@@ -84,8 +84,9 @@ def ranking(choice: dict[str, Any]) -> list[str]:
     return sorted(best, key=lambda method: -best[method])
 
 
-def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
-    """Return the settings that validation prefers for this row; computed once, and kept among the results."""
+def choose(paper: Paper, row: Row, queue: Queue, waits: bool = True) -> dict[str, Any] | None:
+    """Return the settings that validation prefers for this row; computed once, and kept among the results. Unless it
+    waits, None where other processes are at work on trials."""
     if (there := known(paper, row, queue.results)) is not None:
         return there
     choice: dict[str, Any] = {"key": identity(paper, row), "paper": paper.id, "choice": row.id, "steps": []}
@@ -101,7 +102,10 @@ def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
             lambda job: f"choosing for {row.id}: {job.method}",
             lambda job, run: queue.results.add(queue.table, _trial(paper, job, run)),
             lambda job: queue.results.found.get(job.key),
+            waits,
         )
+        if any(job.key not in queue.results.found for job in jobs):
+            return None
         choice["steps"] += [_chosen(step, trials, queue.results) for step, trials in zip(steps, tried, strict=True)]
     queue.results.look()
     if known(paper, row, queue.results) is None:  # another process may have written it meanwhile

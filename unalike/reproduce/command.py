@@ -141,11 +141,11 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     )
     stopped, code = "", 0
     try:
-        # what other processes are at work on is waited for at the end, when nothing else is left to do; what is timed
-        # has the machine to itself then
-        for waits in (False, True):
+        # What other processes are at work on is waited for when nothing else is left to do. What is timed comes in its
+        # place if there are no others, and after them if there are.
+        for timed, waits in ((None, False), (False, True), (True, True)):
             for table, rows in wanted:
-                if waits or not table.timed:
+                if table.timed == timed or (timed is None and not (table.timed and queue.beside_others)):
                     _table(args, paper, table, rows, queue, waits)
     except OutOfTime:
         stopped = f"The time is over ({args.budget}); nothing is lost. Go on with: unalike reproduce --resume"
@@ -181,8 +181,8 @@ def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row]
     queue.table = table.id
     for row in rows:
         try:
-            if table.choose:
-                choose.choose(paper, row, queue)
+            if table.choose and choose.choose(paper, row, queue, waits) is None:
+                continue  # other processes are choosing
         except NoData:
             continue
         found = _found(args, paper, table, [row], queue.results)

@@ -125,6 +125,11 @@ class Queue:
         # when the user was last told that this process waits
         self._said = 0.0
 
+    @property
+    def beside_others(self) -> bool:
+        """Return whether other processes are at work now."""
+        return bool(self._other_processes.others())
+
     def close(self) -> None:
         self._other_processes.leave()
 
