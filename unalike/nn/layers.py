@@ -196,6 +196,18 @@ def copied(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, computed(module))
 
 
+def moved(module: nn.Module, device: torch.device | str, dtype: torch.dtype) -> nn.Module:
+    """Do `module.to`, which by itself would take the imaginary part of complex buffers away."""
+    buffers = [(layer._buffers, name) for layer in module.modules() for name in layer._buffers]
+    kept = [(there, name, b) for there, name in buffers if (b := there[name]) is not None and b.is_complex()]
+    for there, name, _ in kept:
+        there[name] = None
+    module.to(device=device, dtype=dtype)
+    for there, name, buffer in kept:
+        there[name] = buffer.to(device=device, dtype=dtype.to_complex())
+    return module
+
+
 def computed(module: nn.Module) -> dict[int, Any]:
     """Return copies of the tensors that layers have computed and keep, as `weight_norm` does, in the form that
     `deepcopy` takes: by itself it refuses to copy them. Of what a call in a stack has left behind nothing is kept."""

@@ -97,10 +97,7 @@ class Task:
             )
         if buffers not in BUFFER_POLICIES:
             raise unknown("buffer policy", buffers, BUFFER_POLICIES)
-        # (`module.to(dtype=...)` would take the imaginary part of a complex buffer away)
-        kinds = {True: dtype.to_complex(), False: dtype}
-        self.module = layers.copied(module).to(device)
-        self.module._apply(lambda t: t.to(kinds[t.is_complex()]) if t.is_complex() or t.is_floating_point() else t)
+        self.module = layers.moved(layers.copied(module), device, dtype)
         self.device, self.dtype, self.precision, self.buffer_policy = (torch.device(device), dtype, precision, buffers)
         self.head = find_head(module, head)
         trained = ((n, p.shape) for n, p in self.module.named_parameters() if p.requires_grad)
