@@ -198,13 +198,12 @@ def copied(module: nn.Module) -> nn.Module:
 
 def moved(module: nn.Module, device: torch.device | str, dtype: torch.dtype) -> nn.Module:
     """Do `module.to`, which by itself would take the imaginary part of complex buffers away."""
-    buffers = [(layer._buffers, name) for layer in module.modules() for name in layer._buffers]
-    kept = [(there, name, b) for there, name in buffers if (b := there[name]) is not None and b.is_complex()]
-    for there, name, _ in kept:
-        there[name] = None
+    kept = [(name.rpartition("."), b) for name, b in module.named_buffers() if b.is_complex()]
+    for (owner, _, name), _ in kept:
+        setattr(module.get_submodule(owner), name, None)
     module.to(device=device, dtype=dtype)
-    for there, name, buffer in kept:
-        there[name] = buffer.to(device=device, dtype=dtype.to_complex())
+    for (owner, _, name), buffer in kept:
+        setattr(module.get_submodule(owner), name, buffer.to(device=device, dtype=dtype.to_complex()))
     return module
 
 
