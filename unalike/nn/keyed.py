@@ -34,8 +34,13 @@ def placed(key: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def kept(key: Tensor, shape: tuple[int, ...], p: float, dtype: torch.dtype) -> Tensor:
     """Return the keep-or-drop factors of a dropout with probability p: 0 or 1 / (1 - p)."""
-    keep = draws.whole_of(placed(key, shape)) >= round(p * (1 << 24))
+    keep = _keeps(key, shape, p)
     return keep.to(dtype) * (1 / (1 - p) if p < 1 else 0.0)
+
+
+def _keeps(key: Tensor, shape: tuple[int, ...], p: float) -> Tensor:
+    """Return which positions a dropout with probability p keeps, bool."""
+    return draws.whole_of(placed(key, shape)) >= round(p * (1 << 24))
 
 
 def layer_mask(layer: nn.Module, x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
@@ -273,9 +278,8 @@ def _like(law: Callable[[Tensor, torch.dtype], Tensor]) -> Callable[..., Tensor]
 def _bernoulli(mode: OwnCalls, input: Tensor, p: Any = None, *, generator: Any = None) -> Tensor | None:
     if generator is not None:
         return None
-    return (_uniform_of(placed(mode.next_key(), tuple(input.shape)), torch.float64) < (input if p is None else p)).to(
-        input.dtype
-    )
+    chance = input if p is None else p
+    return (_uniform_of(placed(mode.next_key(), tuple(input.shape)), torch.float64) < chance).to(input.dtype)
 
 
 def _bernoulli_(mode: OwnCalls, input: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor | None:
@@ -352,7 +356,7 @@ def _alpha(shape: Callable[[Tensor], tuple[int, ...]]) -> Callable[..., Tensor |
     ) -> Tensor | None:
         if not training or p == 0 or p == 1:
             return None
-        keep = (draws.whole_of(placed(mode.next_key(), shape(input))) >= round(p * (1 << 24))).to(input.dtype)
+        keep = _keeps(mode.next_key(), shape(input), p).to(input.dtype)
         scale = ((limit**2 * p + 1) * (1 - p)) ** -0.5
         out = scale * (input * keep + limit * (keep - 1 + p))
         return input.copy_(out) if inplace else out

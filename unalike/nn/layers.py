@@ -181,9 +181,7 @@ class PureEmbeddingBag(nn.EmbeddingBag):
         rows = F.embedding(input, self.weight)
         if per_sample_weights is not None:
             rows = rows * per_sample_weights[..., None]
-        there = (torch.ones_like(input, dtype=torch.bool) if self.padding_idx is None else input != self.padding_idx)[
-            ..., None
-        ]
+        there = (input != (-1 if self.padding_idx is None else self.padding_idx))[..., None]  # no token is -1
         if self.mode == "max":
             rows = torch.where(there, rows, -torch.inf).max(1).values
             return torch.where(there.any(1), rows, 0)

@@ -46,7 +46,7 @@ def redraw(layer: nn.Module, reset: Callable[[], None]) -> None:
     for name, weight in weights.items():
         try:
             setattr(layer, name, weight.detach())
-        except (RuntimeError, NotImplementedError, ValueError) as error:
+        except (RuntimeError, ValueError) as error:
             raise UnalikeError(
                 f"New weights cannot be drawn for {type(layer).__name__}, whose {name!r} is parametrized: "
                 f"{first_line(error)}"

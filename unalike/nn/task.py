@@ -544,12 +544,15 @@ class FunctionalModule(_Copy):
             if later and fitting(self.module, others):
                 self.slow_to_make = others
 
+    def duplicate(self) -> FunctionalModule:
+        """Return a copy with a module of its own: a module may be called by only one thread at a time."""
+        return copy.deepcopy(self, {id(self.task): self.task, **layers.computed(self.module)})
+
     def quicker(self) -> FunctionalModule:
         """Return a copy with all its fast layers."""
         from unalike.nn.fast import quicken
 
-        # a module is called by one thread at a time
-        pure = copy.deepcopy(self, {id(self.task): self.task, **layers.computed(self.module)})
+        pure = self.duplicate()
         pure.fast += quicken(pure.module, self.slow_to_make)
         pure.slow_to_make = frozenset()
         return pure

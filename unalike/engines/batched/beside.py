@@ -5,7 +5,6 @@ layers with kernels of their own when these are made, and in a long run to a com
 from __future__ import annotations
 
 import atexit
-import copy
 import ctypes
 import math
 import sys
@@ -19,7 +18,6 @@ import torch
 
 from unalike.engines.batched.graphs import compiler_switches
 from unalike.errors import EngineRefused, first_line
-from unalike.nn.layers import computed
 from unalike.nn.numerics import search_convolutions
 
 if TYPE_CHECKING:
@@ -86,8 +84,7 @@ class Compilation:
         self.step: Step | None = None
         self.error = ""
         self.layers = bool(step.pure.slow_to_make)
-        # a module is called by one thread at a time
-        pure = copy.deepcopy(step.pure, {id(step.task): step.task, **computed(step.pure.module)})
+        pure = step.pure.duplicate()
         work = self._quicker if self.layers else self._compiled
         self._thread = threading.Thread(target=self._work, args=(work, step, pure, moving, course), daemon=True)
         _running.add(self)

@@ -134,8 +134,8 @@ class Step:
             with quiet():
                 if not early:
                     show_compiler()
-                if not early and "unalike.nn.fast" in sys.modules:
-                    sys.modules["unalike.nn.fast"].tell_compiler()
+                    if "unalike.nn.fast" in sys.modules:
+                        sys.modules["unalike.nn.fast"].tell_compiler()
                 made = self._step, self._step_at, self._steps_at
                 how: dict[str, Any] = {} if self.recorder is None else {"backend": self.recorder}
                 parts: list[Any] = [part if early else torch.compile(part, dynamic=False, **how) for part in made]
